@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.rocket_broker import MEMBERS, PULL, ZERO, FakeQueues, one, reading
+from tests.client.rocket_broker import MEMBERS, PULL, STORE, ZERO, FakeQueues, one, reading
 from tests.client.rocket_scenario import until
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -134,6 +135,41 @@ async def test_an_orderly_consumer_reads_locked_queues_only(
         assert (await one(consumer)).bodies() == [b"c", b"d"]
     unlocked = LockBatch.decode(cluster.asked(RequestCode.UNLOCK_BATCH_MQ)[-1].request.body)
     assert ZERO in unlocked.queues
+
+
+def unlocked(cluster: Any) -> list[Any]:
+    """The queues of all requests to unlock."""
+    requests = [one.request.body for one in cluster.asked(RequestCode.UNLOCK_BATCH_MQ)]
+    return [queue for body in requests for queue in LockBatch.decode(body).queues]
+
+
+async def test_a_queue_that_is_being_locked_when_its_consumer_is_closed(
+    cluster, shelf, client
+) -> None:
+    """Its rebalance ends there, and the broker would keep the lock for a minute."""
+    held: list[Any] = []
+    cluster.always(RequestCode.LOCK_BATCH_MQ, held.append)
+    async with reading(client, orderly=True):
+        await cluster.until(lambda: held)
+    assert ZERO in unlocked(cluster)
+
+
+async def test_a_queue_that_is_given_up_when_its_consumer_is_closed(cluster, shelf, client) -> None:
+    held: list[Any] = []
+    shelf.put(b"a", b"b")
+    async with reading(client, orderly=True, rebalance_ms=10) as consumer:
+        (await one(consumer)).ack()
+        cluster.always(STORE, held.append)
+        shelf.others = ["0"]  # sorts before us, and takes the only queue
+        await cluster.until(lambda: held)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.wait([closing], timeout=0.02)
+        assert not closing.done(), "the next owner must begin behind the messages"
+        cluster.always(STORE, lambda asked: asked.answer())
+        held[0].answer()
+        await closing
+    assert held[0].fields["commitOffset"] == "2"
+    assert ZERO in unlocked(cluster)
 
 
 async def test_the_message_limit_of_a_queue(cluster, shelf, client) -> None:

@@ -125,6 +125,9 @@ class QueueLocks:
     Args:
         queues: the assigned queues.
         locked: called with each queue that was locked again.
+
+    Attributes:
+        held: the queues that brokers may have locked for this consumer.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class QueueLocks:
         queues: Mapping[Queue, AssignedQueue],
         locked: Callable[[AssignedQueue], None],
     ) -> None:
+        self.held: set[Queue] = set()
         self._rpc = rpc
         self._group = group
         self._queues = queues
@@ -141,6 +145,7 @@ class QueueLocks:
 
     async def lock(self, queues: Collection[Queue]) -> frozenset[Queue]:
         """Lock queues; returns the locked ones."""
+        self.held.update(queues)
         answers = await self._lock(queues)
         return frozenset(queue for _, locked in answers for queue in locked)
 
@@ -166,6 +171,7 @@ class QueueLocks:
         """Unlock queues; with `wait`, wait for the answers of reachable brokers."""
         unlock = partial(self._rpc.unlock, self._group, wait=wait)
         await asyncio.gather(*(unlock(*each) for each in _by_broker(queues).items()))
+        self.held.difference_update(queues)
 
     async def _lock(self, queues: Iterable[Queue]) -> list[tuple[list[Queue], frozenset[Queue]]]:
         """Ask all brokers concurrently, so that locks do not expire while one of them is down.
@@ -241,6 +247,7 @@ class AssignmentManager:
         self._seeking = asyncio.Lock()  # an operator may reset a group again before it has drained
         self._heartbeat: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
+        self._leaving: set[Queue] = set()  # given up, and their offsets are not stored yet
         self._context = QueueContext(
             rpc,
             group,
@@ -356,6 +363,7 @@ class AssignmentManager:
             going = await self._acknowledged(going)
         await self._drain(going)
         gone = [assigned.queue for assigned in going]
+        self._leaving.update(gone)
         for assigned in going:
             assigned.sync()
             self._remove(assigned)
@@ -364,6 +372,7 @@ class AssignmentManager:
             await self.locks.unlock(gone)
         for queue in gone:
             self.store.forget(queue)
+        self._leaving.difference_update(gone)
         return len(gone) == len(queues)
 
     async def _acknowledged(self, going: list[AssignedQueue]) -> list[AssignedQueue]:
@@ -396,8 +405,8 @@ class AssignmentManager:
             _log.warning("Storing the offsets of %s timed out", self._group)
 
     async def close(self) -> None:
-        """Give everything up."""
-        queues = list(self.queues)
+        """Give everything up, also what a rebalance was taking or giving up."""
+        queues = [*self.queues, *self._leaving]
         try:
             await cancel(*self._forgetting)
             await self._drain(list(self.queues.values()))
@@ -407,7 +416,7 @@ class AssignmentManager:
                 self._remove(assigned)
         await self._store_offsets(queues)
         if self.locking:
-            await self.locks.unlock(queues, wait=True)
+            await self.locks.unlock(list(self.locks.held), wait=True)
         self.buffer.wake()
 
     # -- taking queues
