@@ -18,7 +18,7 @@ from coherer._administration.overview import overview
 from coherer._administration.replay import replay
 from coherer._administration.trace import trace
 from coherer.errors import UnavailableError
-from coherer.rocketmq import Queue
+from coherer.rocketmq import Queue, connect
 from coherer.testing import SimulatedCluster
 from tests.administration.letters import GROUP, KEY, TOPIC, made_dead
 
@@ -132,6 +132,32 @@ async def test_a_group_is_deleted_in_part(coherer_simulated_cluster: SimulatedCl
         assert {one.broker for one in found.partitions if one.committed} == {"broker-b"}
         await groups.delete(GROUP)
         assert GROUP not in await groups.names()
+
+
+@with_slaves
+async def test_a_slave_knows_the_groups_of_its_broker(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    """They are not left out because the master is away."""
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        groups, topics = cluster.admin.groups, cluster.admin.topics
+        await groups.create("alone", ["broker-a"])
+        await topics.create("here", 1, ["broker-a"], wait_ms=10_000)
+        await groups.set_offsets("alone", {Queue("here", "broker-a", 0): 0})
+        async with (
+            connect(coherer_simulated_cluster.rocketmq_url) as client,
+            client.consumer("members", "here") as consumer,
+        ):
+            await consumer.wait_assigned()
+            await asyncio.sleep(COPIED_S)
+            async with coherer_simulated_cluster.brokers[0].down():
+                await asyncio.sleep(1)
+                assert {"alone", "members"} <= set(await groups.names())
+                assert {"alone", "members"} <= {one.name for one in await groups.list()}
+                assert await topics.groups("here") == ["alone", "members"]
+                found = await groups.consumers("members")
+                assert found is not None
+                assert len(found.members) == 1
 
 
 @with_slaves

@@ -1493,7 +1493,10 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
         return self._portal.call(lambda: self._inner.oldest_ms(queue))
 
     def groups(self, topic: str) -> builtins.list[str]:
-        """The groups that consume a topic, or have offsets in it."""
+        """The groups that consume a topic, or have offsets in it.
+
+        A slave answers for a broker without a master, with its copy of the offsets.
+        """
         return self._portal.call(lambda: self._inner.groups(topic))
 
 
@@ -1514,7 +1517,9 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         return self._portal.call(lambda: self._inner.list(*names, system=system))
 
     def names(self, *, system: bool = False) -> builtins.list[str]:
-        """The names of the consumer groups, sorted: one request to each master.
+        """The names of the consumer groups, sorted: one request to each broker.
+
+        A slave answers for a broker without a master, with its copy.
 
         Args:
             system: include RocketMQ's own groups.
@@ -1609,12 +1614,13 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
     def consumers(self, group: str) -> admin.Group | None:
         """The connected members of a group and their subscriptions; None if none is connected.
 
-        It asks each master once. The group has no partitions: `list` reads these, too.
+        It asks each broker once, and a slave where there is no master. The group has no partitions:
+        `list` reads these, too.
         """
         return self._portal.call(lambda: self._inner.consumers(group))
 
     def producers(self, group: str) -> builtins.list[admin.Member]:
-        """The connected producers of a group.
+        """The connected producers of a group. A broker without a master has none.
 
         Raises:
             RefusedError: a broker does not know the group.

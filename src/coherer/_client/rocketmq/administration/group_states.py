@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -57,11 +57,11 @@ class GroupReader:
     Args:
         servers: sends the requests.
         masters: addresses by broker name.
-        without_master: the brokers that have no master, so that nobody can be asked.
+        without_master: the brokers that have no master: their slaves only know the groups' names.
     """
 
     def __init__(
-        self, servers: Servers, masters: Mapping[str, str], without_master: Iterable[str]
+        self, servers: Servers, masters: Mapping[str, str], without_master: Collection[str]
     ) -> None:
         self._servers = servers
         self._masters = masters
@@ -85,6 +85,12 @@ class GroupReader:
             if names.FEATURE_GROUP_STATES in answer.fields.get(names.FEATURES, "").split(",")
         ]
         await asyncio.gather(*map(self._ask_all, telling))
+        if self._without_master:
+            slaves = await self._servers.readable()
+            answers += await self._servers.ask_each(
+                [slaves[broker] for broker in self._without_master if broker in slaves],
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            )
         return [name for answer in answers for name in names_in(answer)]
 
     async def groups(self, wanted: Iterable[str]) -> list[admin.Group]:

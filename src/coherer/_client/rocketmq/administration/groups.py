@@ -97,13 +97,15 @@ class GroupAdmin(Part):
         return await reader.groups(wanted)
 
     async def names(self, *, system: bool = False) -> builtins.list[str]:
-        """The names of the consumer groups, sorted: one request to each master.
+        """The names of the consumer groups, sorted: one request to each broker.
+
+        A slave answers for a broker without a master, with its copy.
 
         Args:
             system: include RocketMQ's own groups.
         """
         await self._instance.start()
-        answers = await self._servers.ask_masters(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        answers = await self._servers.ask_readable(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return _listed(itertools.chain.from_iterable(map(names_in, answers)), system=system)
 
     async def create(
@@ -257,12 +259,13 @@ class GroupAdmin(Part):
     async def consumers(self, group: str) -> admin.Group | None:
         """The connected members of a group and their subscriptions; None if none is connected.
 
-        It asks each master once. The group has no partitions: `list` reads these, too.
+        It asks each broker once, and a slave where there is no master. The group has no partitions:
+        `list` reads these, too.
         """
         await self._instance.start()
         found: admin.Group | None = None
         members: dict[str, admin.Member] = {}
-        for address in (await self._servers.masters()).values():
+        for address in (await self._servers.readable()).values():
             online, beats = await members_at(self._servers, address, group)
             if online is None:
                 continue
@@ -276,7 +279,7 @@ class GroupAdmin(Part):
         return replace(found, members=tuple(members[key] for key in sorted(members)))
 
     async def producers(self, group: str) -> builtins.list[admin.Member]:
-        """The connected producers of a group.
+        """The connected producers of a group. A broker without a master has none.
 
         Raises:
             RefusedError: a broker does not know the group.

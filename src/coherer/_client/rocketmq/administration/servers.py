@@ -54,6 +54,24 @@ class Servers:
             raise UnavailableError("No broker is registered.", hint="Is one up?")
         return masters, without_master
 
+    async def readable(self) -> dict[str, str]:
+        """The address of each broker's master, or of a slave while it has none, by broker name.
+
+        A slave has copied topics, groups and offsets, and consumers are connected to it, too.
+        Producers are not.
+
+        Raises:
+            UnavailableError: no broker is registered.
+        """
+        table = (await self.cluster()).broker_addr_table
+        if not table:
+            raise UnavailableError("No broker is registered.", hint="Is one up?")
+        return {
+            name: one.broker_addrs[min(one.broker_addrs)]
+            for name, one in table.items()
+            if one.broker_addrs
+        }
+
     async def replicas(self, brokers: Iterable[str] | None = None) -> list[str]:
         """The addresses of the masters and slaves of these brokers, or of all; masters first.
 
@@ -127,6 +145,9 @@ class Servers:
     ) -> list[Command]:
         masters = await self.masters(brokers)
         return await self.ask_each(masters.values(), code, fields, body)
+
+    async def ask_readable(self, code: int, fields: Fields = NO_FIELDS) -> list[Command]:
+        return await self.ask_each((await self.readable()).values(), code, fields)
 
 
 class Part(administration.Part):

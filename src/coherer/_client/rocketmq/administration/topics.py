@@ -297,10 +297,13 @@ class TopicAdmin(Part):
         return time_ms if time_ms > 0 else None
 
     async def groups(self, topic: str) -> builtins.list[str]:
-        """The groups that consume a topic, or have offsets in it."""
+        """The groups that consume a topic, or have offsets in it.
+
+        A slave answers for a broker without a master, with its copy of the offsets.
+        """
         await self._instance.start()
         fields = TopicHeader(topic).fields()
-        answers = await self._servers.ask_masters(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, fields)
+        answers = await self._servers.ask_readable(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, fields)
         return sorted({name for one in answers for name in GroupList.decode(one.body).group_list})
 
     async def _route(self, topic: str) -> Route | None:
