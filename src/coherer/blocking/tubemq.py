@@ -924,7 +924,10 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
                 offset that is out of range to the nearest one in range.
 
         Raises:
-            UsageError: a key is invalid, or its broker is unknown.
+            UsageError: a key is invalid, or the cluster does not have its partition; nothing was
+                changed.
+            UnavailableError: a broker does not answer, or has no administration; nothing was
+                changed.
         """
         self._portal.call(lambda: self._inner.set_offsets(group, offsets))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coherer._server.node.node import Node
-from coherer.errors import RefusedError, UnavailableError
+from coherer.errors import RefusedError, UnavailableError, UsageError
 from coherer.testing import SimulatedCluster, async_embedded_node
 from coherer.tubemq import Admin, connect
 from tests.server.node_harness import options
@@ -57,6 +57,22 @@ async def test_a_group_is_deleted_where_it_can_be(
         assert await admin.groups.names() == []
         with pytest.raises(RefusedError, match="There is no group workers"):
             await admin.groups.delete("workers")
+
+
+@two_brokers
+async def test_offsets_of_partitions_that_are_not_there(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    """Brokers pass over them, and the caller would think that they are set."""
+    async with connect(coherer_simulated_cluster.url) as client:
+        groups = client.admin().groups
+        await client.admin().topics.create("jobs", 1, brokers=[1], wait_ms=10_000)
+        for key in ("1:jobs:7", "2:jobs:0", "1:nothing:0"):
+            with pytest.raises(UsageError, match=f"no partition {key}. Nothing was changed"):
+                await groups.set_offsets("workers", {"1:jobs:0": 0, key: 0})
+        assert await groups.list("workers") == []
+        await groups.set_offsets("workers", {"1:jobs:0": 0})
+        assert len(await groups.list("workers")) == 1
 
 
 async def test_a_broker_without_administration(tmp_path: Path) -> None:

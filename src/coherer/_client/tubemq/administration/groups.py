@@ -9,6 +9,7 @@ import asyncio
 import builtins
 import logging
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Literal
 
@@ -146,7 +147,10 @@ class GroupAdmin(Part):
                 offset that is out of range to the nearest one in range.
 
         Raises:
-            UsageError: a key is invalid, or its broker is unknown.
+            UsageError: a key is invalid, or the cluster does not have its partition; nothing was
+                changed.
+            UnavailableError: a broker does not answer, or has no administration; nothing was
+                changed.
         """
         by_broker: dict[int, dict[str, int]] = {}
         for key, offset in offsets.items():
@@ -155,8 +159,13 @@ class GroupAdmin(Part):
         brokers = {broker.broker_id: broker for broker in await self._calls.brokers()}
         if unknown := by_broker.keys() - brokers.keys():
             raise UsageError(f"The cluster has no broker {numbers(unknown)}.")
+        missing: builtins.list[str] = []
         for number, wanted in by_broker.items():
-            await self._calls.check_broker(brokers[number], next(iter(wanted)).split(":")[1])
+            missing += await self._missing(brokers[number], wanted.keys())
+        if missing:  # brokers pass over these without a word
+            raise UsageError(
+                f"The cluster has no partition {', '.join(missing)}. Nothing was changed."
+            )
         for number, wanted in by_broker.items():
             await self._calls.broker(brokers[number]).call(
                 msgspec.Raw,
@@ -169,6 +178,22 @@ class GroupAdmin(Part):
                 },
                 post=True,
             )
+
+    async def _missing(self, broker: BrokerRecord, keys: AbstractSet[str]) -> builtins.list[str]:
+        """The keys of the partitions that a broker does not have.
+
+        Raises:
+            UsageError: another broker answers in its place.
+            UnavailableError: it does not answer.
+        """
+        topics = {key.partition(":")[2].rpartition(":")[0] for key in keys}
+        await self._calls.check_broker(broker, min(topics))
+        known = {
+            f"{broker.broker_id}:{topic.topic_name}:{one.partition_id}"
+            for topic in (await self._calls.ranges(broker, topics)).data_set
+            for one in topic.offset_info
+        }
+        return sorted(keys - known)
 
     async def reset_offsets(
         self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
