@@ -249,8 +249,16 @@ class RocketMQBroker(dramatiq.Broker):
     @_connection_errors()
     def send(self, message: dramatiq.Message[Any], delay: timedelta) -> None:
         """Send a message, with a delay in one step if the broker can keep it."""
-        link = self._connected()
-        link.ensure(self._topic(message.queue_name), self._partitions)
+        link, topic = self._connected(), self._topic(message.queue_name)
+        link.ensure(topic, self._partitions)
+        try:
+            self._send(link, message, delay)
+        except rocketmq.TopicNotExistError:  # deleted since it was last used
+            link.forget(topic)
+            link.ensure(topic, self._partitions)
+            self._send(link, message, delay)
+
+    def _send(self, link: _Link, message: dramatiq.Message[Any], delay: timedelta) -> None:
         if delay <= timedelta():
             link.producer.send(self._stored(message))
             return
@@ -320,6 +328,11 @@ class _Link:
                     if not self.client.exists(topic):  # another process may have created it
                         raise
             self._known.add(topic)
+
+    def forget(self, topic: str) -> None:
+        """Look for a topic, and perhaps create it, when it is used next."""
+        with self._lock:
+            self._known.discard(topic)
 
 
 class _Consumer(dramatiq.Consumer):

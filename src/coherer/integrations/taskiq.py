@@ -141,10 +141,12 @@ class RocketMQBroker(AsyncBroker):
         task = Message(topic, message.message, keys=keys, properties=properties)
         delay = _delay(message.labels)
         await self._ensure(topic)
-        if delay is None:
-            await self._sender.send(task)
-        else:
-            await self._send_later(task, delay)
+        try:
+            await self._send(task, delay)
+        except rocketmq.TopicNotExistError:  # deleted since it was last used
+            self._known.discard(topic)
+            await self._ensure(topic)
+            await self._send(task, delay)
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         """Receive tasks. The consumer stays in its group until `shutdown`, for late acks.
@@ -194,6 +196,12 @@ class RocketMQBroker(AsyncBroker):
                 if not await self._client.exists(topic):  # another process may have created it
                     raise
         self._known.add(topic)
+
+    async def _send(self, task: Message, delay: timedelta | None) -> None:
+        if delay is None:
+            await self._sender.send(task)
+        else:
+            await self._send_later(task, delay)
 
     async def _send_later(self, task: Message, delay: timedelta) -> None:
         """Send a task that the broker delays, in one step if it can."""

@@ -271,6 +271,23 @@ def test_a_flushed_queue_is_empty(make: Make, queue: str, working: Working) -> N
         assert done.wait(1) == [2]
 
 
+def test_a_topic_that_was_deleted_meanwhile_is_made_again(
+    make: Make, queue: str, working: Working
+) -> None:
+    with embedded_node(auto_create_topics=False) as node:
+        broker, done = make(node.rocketmq_url), Done()
+        note = actor(broker, done.add, queue, actor_name="note")
+        note.send(1)
+        with connect(node.rocketmq_url) as client:
+            client.admin().topics.delete(queue)
+            note.send(2)
+            [found] = client.admin().topics.list(queue)
+        assert found.partitions == 8
+        with working(broker):
+            assert done.wait(1) == [2]
+        broker.close()
+
+
 def test_a_message_is_found_by_its_id(make: Make, url: str, queue: str) -> None:
     note = actor(make(), lambda: None, queue, actor_name="note")
     sent = note.send()

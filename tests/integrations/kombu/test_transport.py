@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 from coherer import blocking
 from coherer.errors import UsageError
 from coherer.integrations.kombu import RocketMQ, link
+from coherer.testing import embedded_node
 from tests.integrations.kombu.conftest import Connect
 from tests.integrations.programs import until
 
@@ -338,6 +339,61 @@ def test_a_deleted_queue_is_empty_when_it_is_declared_again(connect: Connect) ->
             connection.default_channel.queue_declare("gone", passive=True)
         with connect() as other, closing(other.SimpleQueue("gone")) as queue:
             queue.put("new")
+            assert queue.get(timeout=10).payload == "new"
+
+
+def topics_of(url: str, prefix: str) -> set[str]:
+    """The topics and groups of a test, without its prefix."""
+    with blocking.connect(url) as client:
+        found = {*client.admin().topics.names(system=True), *client.admin().groups.names()}
+    return {name.partition(prefix)[2] for name in found if prefix in name}
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "auto_delete"])
+def test_an_automatic_queue_without_a_binding_leaves_nothing(
+    connect: Connect, coherer_rocketmq_url: str, prefix: str, kind: str
+) -> None:
+    """Celery's `rpc://` reads its results from such a queue."""
+    queue = kombu.Queue("replies", **{kind: True})
+    with connect() as connection, connect() as other:
+        with consuming(connection, queue, no_ack=True) as received:
+            other.Producer().publish("done", routing_key="replies")
+            drain(connection, lambda: received)
+        assert "replies" in topics_of(coherer_rocketmq_url, prefix)
+        connection.release()
+        assert topics_of(coherer_rocketmq_url, prefix) == set()
+
+
+def test_an_automatic_queue_stays_while_others_consume_it(connect: Connect) -> None:
+    queue = kombu.Queue("shared", auto_delete=True)
+    with (
+        connect() as connection,
+        connect() as other,
+        consuming(other, queue, no_ack=True) as received,
+    ):
+        other.Producer().publish("first", routing_key="shared")
+        drain(other, lambda: received)
+        with consuming(connection, queue):
+            connection.default_channel.basic_get("shared")
+        connection.release()
+        other.Producer().publish("second", routing_key="shared")
+        drain(other, lambda: len(received) > 1)
+        assert payloads(received) == ["first", "second"]
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_made_again(connect: Connect, prefix: str) -> None:
+    with (
+        embedded_node(auto_create_topics=False) as node,
+        connect(node.rocketmq_url) as connection,
+    ):
+        publish = connection.Producer().publish
+        publish("old", routing_key="gone")
+        with blocking.connect(node.rocketmq_url) as client:
+            client.admin().topics.delete(f"{prefix}gone")
+        with pytest.raises(connection.channel_errors):
+            connection.default_channel.queue_declare("gone", passive=True)
+        publish("new", routing_key="gone")
+        with closing(connection.SimpleQueue("gone")) as queue:
             assert queue.get(timeout=10).payload == "new"
 
 

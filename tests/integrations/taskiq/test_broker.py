@@ -217,6 +217,28 @@ async def test_topics_are_queues_with_workers_of_their_own(
         assert sorted(map(str, await done.wait(2))) == ["other workers", "second topic"]
 
 
+async def test_a_topic_that_was_deleted_meanwhile_is_made_again(
+    topic: str, working: Working
+) -> None:
+    with embedded_node(auto_create_topics=False) as node:
+        broker, done = RocketMQBroker(node.rocketmq_url, topics=topic), Done()
+
+        @broker.task
+        async def note(number: int) -> None:
+            await done.add(number)
+
+        await broker.startup()
+        await note.kiq(1)
+        with connect(node.rocketmq_url) as client:
+            client.admin().topics.delete(topic)
+            await note.kiq(2)
+            [found] = client.admin().topics.list(topic)
+        assert found.partitions == 8
+        await broker.shutdown()
+        async with working(broker):
+            assert await done.wait(1) == [2]
+
+
 async def test_a_task_is_found_by_its_id(url: str, topic: str) -> None:
     broker = RocketMQBroker(url, topics=topic)
 

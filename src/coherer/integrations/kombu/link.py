@@ -233,12 +233,18 @@ class Link:
             inbox.drop(lambda _: True)
         return count
 
-    def delete(self, spec: QueueSpec, *, topics: bool) -> None:
-        """Delete a queue; with `topics`, its group and topics, too."""
+    def delete(self, spec: QueueSpec, *, topics: bool, shared: bool = False) -> None:
+        """Delete a queue; with `topics`, its group and topics, too.
+
+        Args:
+            spec: the queue.
+            topics: whether it has topics.
+            shared: keep the group and the topics while others consume the queue.
+        """
         if not self._portal.usable:
             return
         self._inboxes.pop(spec.name, None)
-        self._portal.call(lambda: self._delete(spec, topics=topics))
+        self._portal.call(lambda: self._delete(spec, topics=topics, shared=shared))
 
     # -- in the loop's thread
 
@@ -346,7 +352,7 @@ class Link:
             if await self._session.client.exists(topic):
                 await admin.groups.reset_offsets(spec.topic, topic, "latest")
 
-    async def _delete(self, spec: QueueSpec, *, topics: bool) -> None:
+    async def _delete(self, spec: QueueSpec, *, topics: bool, shared: bool) -> None:
         for topic, listener in list(self._listeners.items()):
             if listener.inboxes.pop(spec.name, None) is not None and not listener.inboxes:
                 del self._listeners[topic]
@@ -357,6 +363,8 @@ class Link:
         if not topics:
             return
         admin = self._session.client.admin()
+        if shared and await admin.groups.consumers(spec.topic) is not None:
+            return
         for topic in spec.own_topics:
             self._session.forget(topic)
             with suppress(RefusedError):

@@ -112,6 +112,14 @@ class Session:
     async def send(self, message: Message, content: payload.Payload) -> None:
         """Send a message, delayed until its ETA."""
         await self.ensure(message.topic)
+        try:
+            await self._send(message, content)
+        except rocketmq.TopicNotExistError:  # deleted since it was last used
+            self.forget(message.topic)
+            await self.ensure(message.topic)
+            await self._send(message, content)
+
+    async def _send(self, message: Message, content: payload.Payload) -> None:
         when = self.due(content)
         if when is not None and not self._levels_only:
             try:
@@ -176,8 +184,6 @@ class Session:
 
     async def exists(self, topic: str) -> bool:
         """Whether a topic exists, or is being created."""
-        if topic in self._known:
-            return True
         if topic in self._creations:
             await self.ensure(topic)
         return await self.client.exists(topic)

@@ -120,7 +120,10 @@ class Channel(VirtualChannel):  # type: ignore[misc]
                     f"NOT_FOUND - no queue {queue!r}", (50, 10), "Channel.queue_declare", "404"
                 )
         elif known is None:
-            self.connection.declare(queue, arguments or {}, transient=exclusive or auto_delete)
+            transient = exclusive or auto_delete
+            self.connection.declare(
+                queue, arguments or {}, transient=transient, exclusive=exclusive
+            )
         return DeclareOk(queue, self._size(queue) if passive else 0, 0)
 
     def queue_bind(
@@ -201,6 +204,7 @@ class Channel(VirtualChannel):  # type: ignore[misc]
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
+        self.connection.consumed(queue)
         self.link.consume(self.connection.spec(queue))
         self.link.signal.set()
 
@@ -337,7 +341,8 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         self._tags = count(1)
         self.queues: dict[str, QueueSpec] = {}
         self._transient: set[str] = set()
-        self._made: set[str] = set()
+        self._exclusive: set[str] = set()
+        self._consumed: set[str] = set()  # transient, and it may have topics
 
     # -- the connection
 
@@ -380,6 +385,8 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         weakref.finalize(self, link.abandon).atexit = False
         self.queues.clear()
         self._transient.clear()
+        self._exclusive.clear()
+        self._consumed.clear()
         self.state.clear()
         self._avail_channels.append(self.create_channel(self))
         return self
@@ -392,14 +399,20 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         self._link = link
         try:
             if link.alive:
-                for queue in self._made:
-                    with suppress(CohererError):
-                        link.delete(self.spec(queue), topics=True)
-                self._made.clear()
+                self._delete_transient(link)
             super().close_connection(connection)
         finally:
             self._link = None
             link.close()
+
+    def _delete_transient(self, link: Link) -> None:
+        """Delete the queues that end with this connection, or with their last consumer."""
+        for queue in sorted(self._exclusive | self._consumed):
+            spec = self.spec(queue)
+            if spec.bindings and queue not in self._consumed:
+                continue  # it has lived in this process only
+            with suppress(CohererError):
+                link.delete(spec, topics=True, shared=queue not in self._exclusive)
 
     def _collect(self, connection: RocketMQ) -> None:
         """Forget the connection after a fork; kombu calls this in the child."""
@@ -424,16 +437,25 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         known = self.queues.get(queue)
         return QueueSpec(queue, self.topic(queue), self._steps) if known is None else known
 
-    def declare(self, queue: str, arguments: Mapping[str, Any], *, transient: bool) -> None:
+    def declare(
+        self, queue: str, arguments: Mapping[str, Any], *, transient: bool, exclusive: bool
+    ) -> None:
         """Record a queue, and create the topics of a durable one."""
         steps = self._steps or (STEPS_DEFAULT if arguments.get("x-max-priority") else ())
         ttl_ms = arguments.get("x-message-ttl")
         spec = QueueSpec(queue, self.topic(queue), steps, None if ttl_ms is None else int(ttl_ms))
         if transient:
             self._transient.add(queue)
+            if exclusive:
+                self._exclusive.add(queue)
         else:
             self.link.declare(spec.own_topics)
         self.queues[queue] = spec
+
+    def consumed(self, queue: str) -> None:
+        """Remember that a queue has a consumer: an automatic one without bindings gets topics."""
+        if queue in self._transient and not self.spec(queue).bindings:
+            self._consumed.add(queue)
 
     def bind(self, queue: str, binding: Binding) -> None:
         """Bind a queue to an exchange."""
@@ -454,9 +476,10 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
     def delete(self, queue: str) -> None:
         """Delete a queue. One that lives in this process only has no topic."""
         spec = self.spec(queue)
-        local = queue in self._transient and bool(spec.bindings)
+        local = queue in self._transient - self._consumed and bool(spec.bindings)
         self.link.delete(spec, topics=not local)
-        self._transient.discard(queue)
+        for some in (self._transient, self._exclusive, self._consumed):
+            some.discard(queue)
         self.queues.pop(queue, None)
 
     # -- events
