@@ -179,3 +179,17 @@ async def test_a_partition_that_is_lost_during_a_seek(fake: FakeCluster) -> None
         fetching = [t for t in asyncio.all_tasks() if t.get_name() == f"fetch {partition.key}"]
         assert len(fetching) == 1
     await cluster.pool.close()
+
+
+@at_each_step
+async def test_a_reader_that_has_left_keeps_no_group(fake: FakeCluster, steps: int) -> None:
+    """Each open reader has a group of its own, and closed ones leave theirs to the next."""
+    fake.topics = {"demo": 1}
+    async with connect(f"tubemq://127.0.0.1:{fake.master.port}") as client:
+        [partition] = await client.partitions("demo")
+        for _ in range(2):
+            reader = client.reader(partition, 0)
+            await reader.start()
+            await cancelled(reader.close(), steps)
+        groups = {one.groupName for one in fake.asked(methods.PARTITION_REGISTER)}
+        assert len(groups) == 1

@@ -183,14 +183,15 @@ class Reader(Lifecycle):
     # -- inside
 
     async def _leave(self) -> None:
-        await self._stop_fetching()
-        if self._registered:
-            self._registered = False
-            try:
+        try:
+            await self._stop_fetching()
+            if self._registered:
+                self._registered = False
                 await self._rpc.unregister(self.partition, consumed=False)
-            except CohererError as error:
-                _log.info("Unregistering %s failed: %s", self.partition.key, error)
-        self._release()
+        except CohererError as error:
+            _log.info("Unregistering %s failed: %s", self.partition.key, error)
+        finally:  # also if the caller is cancelled: whoever has the slot next can register
+            self._release()
 
     def _check_client(self) -> None:
         self._catalog.check_client()
