@@ -92,6 +92,30 @@ async def test_a_rollback_stores_only_a_mark(node: Node) -> None:
     assert node.bodies("t", 2) == []
 
 
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b"an order", "3"),
+        (b"an order", "many"),
+        (encode_batch_item(b"a", b""), "2"),
+        (encode_batch_item(b"a", b""), "0"),
+    ],
+    ids=["no batch", "no number", "another number", "zero"],
+)
+async def test_a_property_of_an_application_makes_no_half_batch(
+    node: Node, body: bytes, count: str
+) -> None:
+    """Older brokers stored the property of any half message."""
+    sent = half(Draft("t", 2, body, encode({"TRAN_MSG": "true", "PGROUP": "payers"}), sys_flag=4))
+    text = sent.properties + b"\x02" + encode({"cohererMessages": count})
+    prepared = node.store.append([msgspec.structs.replace(sent, properties=text)])[0]
+    assert (await node.end(prepared, COMMIT)).code == 0
+    (found,) = node.records("t", 2)
+    assert (bytes(found.body), decode(found.properties)["cohererMessages"]) == (body, count)
+    (mark,) = node.records(OP_HALF_TOPIC)
+    assert "cohererMessages" not in decode(mark.properties)
+
+
 async def test_a_copy_is_the_same_half_batch(node: Node) -> None:
     prepared = prepare(node)
     await node.beat()

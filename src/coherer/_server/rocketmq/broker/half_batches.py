@@ -16,34 +16,33 @@ import msgspec
 
 from coherer._record.batches import decode_batch
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record
-from coherer._record.properties import CLUSTER, MESSAGES, decode, value_of
+from coherer._record.properties import CLUSTER, MESSAGES, decode, number_in, value_of
 from coherer._rules.common.origins import destination
 from coherer._server.rocketmq.broker.send_properties import BatchPropertyRewriter
 from coherer._store import DraftBatch
 from coherer.errors import ProtocolError
 
 
-def is_half_batch(half: Record) -> bool:
-    """Whether a half message is a half batch."""
-    return value_of(half.properties, MESSAGES) is not None
-
-
 def committed_batch(half: Record, prepared_offset: int) -> DraftBatch | None:
-    """The messages of a half batch; None if its destination or its body is invalid.
+    """The messages of a half batch; None if it is not one, or if its destination is invalid.
+
+    Older brokers stored any property that an application named `cohererMessages`: it makes a half
+    batch only of a body that is a batch of so many messages.
 
     Args:
         half: the half message.
         prepared_offset: its log offset as the producer knows it.
     """
-    properties = decode(half.properties)
-    found = destination(properties)
-    if found is None:
+    count = number_in(value_of(half.properties, MESSAGES))
+    if not count:
         return None
     try:
         flags, bodies, texts = decode_batch(bytes(half.body))
     except ProtocolError:
         return None
-    if not bodies:
+    properties = decode(half.properties)
+    found = destination(properties)
+    if found is None or len(bodies) != count:
         return None
     data, codes, keys = _rewriter(properties.get(CLUSTER, "")).stored(texts)
     return DraftBatch(

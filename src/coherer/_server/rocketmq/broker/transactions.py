@@ -64,7 +64,7 @@ from coherer._rules.rocketmq.transactions import (
     with_count,
 )
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.half_batches import committed_batch, is_half_batch, missing
+from coherer._server.rocketmq.broker.half_batches import committed_batch, missing
 from coherer._server.rocketmq.broker.sending import reserved_remark
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import AppendResult, Draft, DraftBatch
@@ -321,7 +321,7 @@ class TransactionService:
                     topic,
                     record.born_ms,
                     is_commit=not is_rollback,
-                    messages=messages_in(record.properties),
+                    messages=messages_in((record if is_rollback else mark).properties),
                 )
             self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback))
             answer = Command(ResponseCode.SUCCESS, remark=_ROLLED_BACK if is_rollback else None)
@@ -359,7 +359,7 @@ class TransactionService:
             raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(topic))
         # Consumers see the offset of the half message that the producer sent, not of a copy.
         offset = end.physical_offset
-        real = committed_batch(record, offset) if is_half_batch(record) else committed(record)
+        real = committed_batch(record, offset) or committed(record)
         if real is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
         if not is_valid_queue(real.topic, real.queue_id):
@@ -474,10 +474,9 @@ class TransactionService:
         half = self._record_at(record.prepared_offset, HALF_TOPIC)
         if half is None or half.born_ms != record.born_ms:
             return None
-        if not is_half_batch(half):
-            return half if half.body == record.body else None
         batch = committed_batch(half, half.physical_offset)
-        return half if batch is not None and bytes(record.body) in batch.bodies else None
+        bodies = [half.body] if batch is None else batch.bodies
+        return half if record.body in bodies else None
 
     def _store_rest(self, half: Record, record: Record) -> None:
         """Store what is missing of a committed transaction, one message of which is stored."""
@@ -499,7 +498,7 @@ class TransactionService:
 
     def _rest_of(self, half: Record, record: Record) -> list[DraftBatch]:
         """The missing messages of a half batch, one message of which is stored."""
-        batch = committed_batch(half, half.physical_offset) if is_half_batch(half) else None
+        batch = committed_batch(half, half.physical_offset)
         store = self._core.store
         place = store.place_of(record.topic, record.queue_id, record.queue_offset)
         if batch is None or place != record.physical_offset:  # the topic was deleted since
