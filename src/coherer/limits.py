@@ -152,7 +152,7 @@ the event loop, and a consumer does not read frames above `FRAME_BYTES_MAX`."""
 
 DECOMPRESSED_BYTES_PER_ANSWER: Final = 256 * 1024 * 1024
 """The most bytes that the administration decompresses for one answer: a body of 16 MiB could become
-16 GiB."""
+16 GiB. Consumers and readers of RocketMQ pull the messages behind it again."""
 
 FILTER_NEAR_END: Final = 100_000
 """A consumer with filters is near the end of its partition if this few messages are left."""

@@ -17,6 +17,10 @@ LEVEL: Final = 5
 """Java's default level."""
 
 
+RATIO_MAX: Final = 1032
+"""How many bytes one byte of zlib data becomes at most."""
+
+
 class InflatedTooLargeError(DamagedStoreError):
     """A decompressed body exceeds the limit."""
 

@@ -214,6 +214,12 @@ class RecordScan:
         found._inflated = inflated
         return found
 
+    def verified(self, bodies: Sequence[bytes]) -> RecordScan:
+        """Return the records with these bodies, which were verified and decompressed before."""
+        found = self.pick(slice(None))
+        found._inflated = dict(zip(self.starts.tolist(), bodies, strict=True))
+        return found
+
     def bodies(self) -> pa.Array:
         """Return the bodies as a binary array, decompressed if `intact` was called before."""
         if not self._inflated:

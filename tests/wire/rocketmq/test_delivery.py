@@ -105,6 +105,35 @@ def test_hosts_of_either_length_and_compressed_bodies(
     assert [message.body for message in decode_messages(data)] == batch.bodies()
 
 
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(
+    ("limit", "counts"), [(25_000, [2, 2, 1]), (5_000, [1] * 5), (50_000, [5])]
+)
+def test_bodies_that_become_too_large_end_a_batch(
+    limit: int, counts: list[int], columns: bool
+) -> None:
+    """What is left is asked for again, from `next_offset` on."""
+    if columns:
+        pytest.importorskip("pyarrow")
+        MessageBatch(EXAMPLE, QUEUE, next_offset=43).to_arrow()
+    bodies = [bytes([number]) * 10_000 for number in range(5)]
+    records = [
+        record(compression.compress(body), offset=number, sys_flag=1)
+        for number, body in enumerate(bodies)
+    ]
+    found: list[list[bytes]] = []
+    at = 0
+    while at < 5:
+        batch = MessageBatch(b"".join(records[at:]), QUEUE, next_offset=5, inflated_max=limit)
+        assert batch.next_offset == at + len(batch)
+        assert (batch.delivered, batch.skipped) == (len(batch), 0)
+        assert batch.size_bytes >= 10_000 * len(batch) or limit == 50_000
+        found.append(batch.to_arrow()["value"].to_pylist() if columns else batch.bodies())
+        at = batch.next_offset
+    assert [len(some) for some in found] == counts
+    assert [body for some in found for body in some] == bodies
+
+
 @pytest.mark.parametrize(
     ("properties", "tag"),
     [

@@ -215,6 +215,7 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         next_offset: int = 0,
         min_offset: int = 0,
         max_offset: int = 0,
+        inflated_max: int | None = None,
         filtered: bool = False,
         namespace: str = "",
     ) -> None:
@@ -226,9 +227,12 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
             next_offset=next_offset,
             min_offset=min_offset,
             max_offset=max_offset,
+            inflated_max=inflated_max,
         )
         # Counting without decoding: that would be most of the work of receiving.
-        self._count = len(self) if filtered else next_offset - self.offset
+        self._count = len(self) if filtered else self.next_offset - self.offset
+        if filtered:
+            self._weigh()
         self._filtered = filtered
         self._namespace = namespace
         self._delivery: Delivery[ReceivedBatch] | None = None

@@ -13,6 +13,7 @@ offsets without a message.
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -45,6 +46,8 @@ _SIZE: Final = Struct(">I")
 
 _log = Log(logging.getLogger(__name__))
 
+_UNLIMITED: Final = 1 << 63
+
 _FIXED: Final = _HEAD.size
 _LOOK: Final = Struct(">I4xI24xi44xI")
 """Size, checksum, flags and length of the body, in the same bytes."""
@@ -66,9 +69,11 @@ class MessageBatch:
         next_offset: first offset of the next pull.
         min_offset: first offset on the broker.
         max_offset: offset after the last message on the broker.
+        inflated_max: how many bytes the bodies may have when they are decompressed. The batch ends,
+            with its `next_offset`, before the message that exceeds it, unless that is the first.
 
     Attributes:
-        size_bytes: size of the body.
+        size_bytes: size of the body; of the bodies, if these were decompressed to measure them.
 
     >>> from coherer._record import layout
     >>> record = layout.encode("demo", b"hello", b"TAGS\x01UA", queue_id=0, queue_offset=7,
@@ -83,6 +88,7 @@ class MessageBatch:
         "_data",
         "_delivered",
         "_found",
+        "_raw",
         "_scan",
         "_skipped",
         "_starts",
@@ -105,6 +111,7 @@ class MessageBatch:
         next_offset: int = 0,
         min_offset: int = 0,
         max_offset: int = 0,
+        inflated_max: int | None = None,
     ) -> None:
         self._data = bytes(body)
         self._tags = frozenset(tag.encode() for tag in tags) if tags else None
@@ -119,9 +126,14 @@ class MessageBatch:
         self._delivered = 0
         self._skipped = 0
         self._found = False
+        self._raw: RecordScan | None = None  # before verification
         self._scan: RecordScan | None = None
         self._starts: list[int] = []  # position of each message in the data
         self._bodies: list[bytes] = []
+        if inflated_max is not None and self._may_exceed(inflated_max):
+            self._read(inflated_max)
+            self._raw = None
+            self._weigh()
 
     def __repr__(self) -> str:
         where = f"{self.queue.broker}:{self.topic}:{self.partition}"
@@ -210,10 +222,11 @@ class MessageBatch:
         """Return some of the messages, by position."""
         self._read()
         part = copy(self)
-        part._scan = None
+        part._scan = part._raw = None
         part._starts = [self._starts[number] for number in numbers]
         part._bodies = [self._bodies[number] for number in numbers]
         part.size_bytes = sum(_SIZE.unpack_from(self._data, start)[0] for start in part._starts)
+        part._weigh()
         part.offset = next(iter(part.offsets()), self.offset)
         return part
 
@@ -246,16 +259,21 @@ class MessageBatch:
     def _scanned(self) -> RecordScan:
         """Return the records of the messages as numpy arrays; see `coherer._record.scan`."""
         if self._scan is None:
-            from coherer._record.scan import scan, scan_at
+            from coherer._record.scan import scan_at
 
             if self._tags is not None:
                 self._read()
             if self._found:
-                found = scan_at(self._data, self._starts)
+                self._scan = scan_at(self._data, self._starts).verified(self._bodies)
             else:
-                found = scan(self._data, queue_id=self.queue.id, above=self.offset - 1)
-            self._scan = found.intact()
+                self._scan = (self._raw or self._records()).intact()
+            self._raw = None
         return self._scan
+
+    def _records(self) -> RecordScan:
+        from coherer._record.scan import scan
+
+        return scan(self._data, queue_id=self.queue.id, above=self.offset - 1)
 
     def bad_records(self) -> list[BadRecord]:
         """Return the records that are left out because they are bad; not a hot path."""
@@ -263,7 +281,35 @@ class MessageBatch:
 
         return bad_records(self._data, self.queue.id, self.offset, self.next_offset)
 
-    def _read(self) -> None:
+    def _weigh(self) -> None:
+        """Count the bodies as they are in memory now."""
+        self.size_bytes = max(self.size_bytes, sum(map(len, self.bodies())))
+
+    def _may_exceed(self, inflated_max: int) -> bool:
+        """Whether the bodies may have more bytes when they are decompressed."""
+        data, position = self._data, 0
+        if len(data) * compression.RATIO_MAX <= inflated_max:
+            return False
+        if "coherer._record.scan" in sys.modules:  # the application reads columns: this is reused
+            self._raw = self._records()
+            return bool((self._raw.sys_flags & compression.COMPRESSED).any())
+        while position <= len(data) - _FIXED:
+            size, _, flags, _ = _LOOK.unpack_from(data, position)
+            if flags & compression.COMPRESSED or size < _FIXED:
+                return True
+            position += size
+        return False
+
+    def _end_at(self, start: int) -> bool:
+        """End the batch before the message at a position; False if that is not behind others."""
+        offset = _OFFSET.unpack_from(self._data, start)[0]
+        if offset <= self.offset:
+            return False
+        self.next_offset, self._data = offset, self._data[:start]
+        self.size_bytes = start
+        return True
+
+    def _read(self, inflated_max: int = _UNLIMITED) -> None:
         """Find the messages and their bodies, once; `_details` decodes the other parts."""
         if self._found:
             return
@@ -301,6 +347,10 @@ class MessageBatch:
                     skipped += 1
                     continue
                 body = verified
+                inflated_max -= len(body)
+                if inflated_max < 0 and starts and self._end_at(start):
+                    delivered -= 1
+                    break
             starts.append(start)
             bodies.append(body)
         self._delivered, self._skipped = delivered, skipped

@@ -11,6 +11,8 @@ The state is in `engine.assigned`; this is the I/O around it.
   next pull carries it (`OffsetStore.offset_for_pull`); slaves do not get offsets.
 * A message is sent back once: while its broker is asked, another `retry` waits for the answer, and
   acknowledging the message has no effect.
+* Bodies that are decompressed exceed `INFLATED_MAX` in no batch. The messages behind it are pulled
+  again.
 * Messages that cannot be delivered are skipped. They are counted and logged once, when the batch is
   taken. A batch without deliverable messages is acknowledged here.
 """
@@ -54,6 +56,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import LITE, SUSPEND, PullEncoder, PullResponse
 from coherer._wire.rocketmq.subscription import Subscription
 from coherer.errors import ClosedError, CohererError, UnavailableError
+from coherer.limits import DECOMPRESSED_BYTES_PER_ANSWER
 
 _log = Log(logging.getLogger(__name__))
 
@@ -65,6 +68,8 @@ SUSPEND_MS: Final = (10, 30_000)
 
 AGAIN_MS: Final = 5_000
 """A message that no broker accepted is delivered again after this time (section 8.13)."""
+
+INFLATED_MAX: Final = DECOMPRESSED_BYTES_PER_ANSWER
 
 UNKNOWN_MS: Final = 50
 """The pause after the first refusal by a broker that has not received the heartbeat yet."""
@@ -422,7 +427,6 @@ class AssignedQueue:
     def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._answered(answer)
-        self._gaps += answer.gaps
         batch = self._context.make_batch(
             answer.body,
             self.queue,
@@ -431,12 +435,14 @@ class AssignedQueue:
             next_offset=answer.next_offset,
             min_offset=answer.min_offset,
             max_offset=answer.max_offset,
+            inflated_max=INFLATED_MAX,
             filtered=self._filtered,
         )
+        self._gaps += [gap for gap in answer.gaps if gap.start < batch.next_offset]
         count = count_of(batch)
         if not count or (self._filtered and not len(batch)):
             self._report(batch)
-            self._pass_over(answer.next_offset)
+            self._pass_over(batch.next_offset)
             return
         self._statistics.pulled(self.heard_ms, count, self.heard_ms - self._asked_ms)
         size = self._options.batch_messages

@@ -31,8 +31,11 @@ from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import TOOLS_GROUP, Queue
 from coherer._wire.rocketmq.pulling import SUBSCRIPTION, PullEncoder, PullResponse
 from coherer.errors import CohererError, UnavailableError, UsageError
+from coherer.limits import DECOMPRESSED_BYTES_PER_ANSWER
 
 _log = Log(logging.getLogger(__name__))
+INFLATED_MAX: Final = DECOMPRESSED_BYTES_PER_ANSWER
+
 PREFETCH_BYTES: Final = 2 * 1024 * 1024
 """No pull is sent while this many bytes are buffered. Another answer is under way meanwhile; with
 more of them, what is decoded has left the processor's cache."""
@@ -127,7 +130,6 @@ class _PrefetchedRange:
     def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._deadline = None
-        self.gaps += answer.gaps
         batch = MessageBatch(
             answer.body,
             self._queue,
@@ -135,10 +137,12 @@ class _PrefetchedRange:
             next_offset=answer.next_offset,
             min_offset=answer.min_offset,
             max_offset=answer.max_offset,
+            inflated_max=INFLATED_MAX,
         )
-        if answer.next_offset > self._end:
+        self.next_offset = batch.next_offset
+        self.gaps += [gap for gap in answer.gaps if gap.start < self.next_offset]
+        if self.next_offset > self._end:
             batch = batch.before(self._end)
-        self.next_offset = answer.next_offset
         self._buffer.append(batch)
         self._buffered_bytes += batch.size_bytes
         self._waiters.wake()

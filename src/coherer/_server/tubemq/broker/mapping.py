@@ -59,7 +59,6 @@ _SYS_FLAG = 39  # its lowest byte
 _14_BITS = (1 << 14) - 1
 _FLAGS = {0: b"\x20\x00", 1: b"\x20\x01"}
 _join = b"".join
-_INFLATED_PER_BYTE = 1032  # zlib's maximum ratio
 _INFLATED = limits.DECOMPRESSED_BYTES_PER_GET
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
 _TEXT_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - len(MARKED_ATTRIBUTES)
@@ -257,7 +256,7 @@ def _tried_bytes(record: memoryview) -> int:
     tried = record[_SYS_FLAG] & compression.COMPRESSED and compression.looks_compressed(
         record[_BODY:]
     )
-    return min(size * _INFLATED_PER_BYTE, limits.MESSAGE_BYTES_MAX) if tried else 0
+    return min(size * compression.RATIO_MAX, limits.MESSAGE_BYTES_MAX) if tried else 0
 
 
 class _StoredBlock:
