@@ -15,8 +15,8 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from coherer import blocking
-from coherer.errors import UsageError
-from coherer.integrations.kombu import RocketMQ, link
+from coherer.errors import UnavailableError, UsageError
+from coherer.integrations.kombu import RocketMQ, link, session
 from coherer.testing import embedded_node
 from tests.integrations.kombu.conftest import Connect
 from tests.integrations.programs import until
@@ -155,6 +155,32 @@ def test_a_requeued_message_may_go_to_another_consumer(connect: Connect) -> None
             drain(connection, lambda: len(received) == 3)
             assert received[2].payload == received[0].payload
             assert received[2].delivery_info["redelivered"]
+
+
+@pytest.mark.parametrize("then", ["requeue", "close"])
+def test_a_message_that_cannot_be_requeued_is_not_settled(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    queue = kombu.Queue("stuck", routing_key="stuck")
+
+    async def refuse(*_: object) -> None:
+        raise UnavailableError("The broker is down.")
+
+    with connect() as connection:
+        connection.Producer().publish("work", routing_key="stuck")
+        with consuming(connection, queue) as received:
+            drain(connection, lambda: received)
+            with monkeypatch.context() as patch:
+                patch.setattr(session.Session, "send", refuse)
+                with pytest.raises(UnavailableError):
+                    received[0].requeue()
+            if then == "close":
+                received[0].channel.close()
+            else:
+                received[0].requeue()
+        with consuming(connection, queue) as again:
+            drain(connection, lambda: again)
+            assert payloads(again) == ["work"]
 
 
 @pytest.fixture

@@ -206,9 +206,9 @@ class Link:
         if received is None or not self.options.dead_letters:
             self.ack(delivery)
             return
-        delivery.inbox.settled(delivery)
         if self._portal.usable:
             self._portal.call(lambda: received.dead_letter(reason="rejected"))
+        delivery.inbox.settled(delivery)
 
     def give_back(self, delivery: Delivery) -> None:
         """Deliver a message again that kombu has not settled."""

@@ -55,13 +55,13 @@ class QoS(VirtualQoS):  # type: ignore[misc]
 
     def ack(self, delivery_tag: Any) -> None:
         """Acknowledge a message."""
-        super().ack(delivery_tag)
         self.channel.settle(delivery_tag, Link.ack)
+        super().ack(delivery_tag)
 
     def reject(self, delivery_tag: Any, requeue: bool = False) -> None:
         """Put a message back at the end of its queue, or make it a dead letter."""
-        super().ack(delivery_tag)
         self.channel.settle(delivery_tag, Link.requeue if requeue else Link.reject)
+        super().ack(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
         """Deliver the messages again that are not settled."""
@@ -258,11 +258,18 @@ class Channel(VirtualChannel):  # type: ignore[misc]
         return done
 
     def settle(self, delivery_tag: int, how: Callable[[Link, Delivery], None]) -> None:
-        """Acknowledge, requeue or reject a message; no effect if that was done before."""
+        """Acknowledge, requeue or reject a message; no effect if that was done before.
+
+        If a server refuses it, or does not answer, the message is still not settled.
+        """
         delivery = self._unsettled.pop(delivery_tag, None)
         if delivery is not None:
             link = self.link
-            how(link, delivery)
+            try:
+                how(link, delivery)
+            except BaseException:
+                self._unsettled[delivery_tag] = delivery
+                raise
             if link.waiting:
                 link.signal.set()
 
