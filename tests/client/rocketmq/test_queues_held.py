@@ -172,6 +172,26 @@ async def test_a_queue_that_is_given_up_when_its_consumer_is_closed(cluster, she
     assert ZERO in unlocked(cluster)
 
 
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize("steps", range(1, 12))
+async def test_a_consumer_whose_close_is_cancelled_holds_no_queue(
+    cluster, shelf, client, steps: int, often: bool
+) -> None:
+    """It would go on pulling. `often` is what anyio does to all that a cancelled scope awaits."""
+    shelf.put(b"a")
+    async with reading(client) as consumer:
+        await one(consumer)
+        closing = asyncio.create_task(consumer.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        closing.cancel()
+        while often and not closing.done():
+            await asyncio.sleep(0)
+            closing.cancel()
+        await asyncio.wait([closing])
+        assert not consumer.assignment
+
+
 async def test_the_message_limit_of_a_queue(cluster, shelf, client) -> None:
     shelf.put(*[b"%d" % number for number in range(20)])
     async with reading(client, queue_messages=5) as consumer:

@@ -222,14 +222,16 @@ class GroupMembership:
             await cancel(*self._tasks)
             if self._check is not None:
                 await self._check.close()
-            if joined:
-                self.manager.buffer.wake()
-                before()
-                await self.manager.close()
-        finally:  # an absent member would keep its queues from the others
-            if self._memberships.get(self.group) is self:
-                del self._memberships[self.group]
-                await self.instance.unregister_consumer(self.group)
+        finally:  # an absent member would go on pulling, and keep its queues from the others
+            try:
+                if joined:
+                    self.manager.buffer.wake()
+                    before()
+                    await self.manager.close()
+            finally:
+                if self._memberships.get(self.group) is self:
+                    del self._memberships[self.group]
+                    await self.instance.unregister_consumer(self.group)
 
     async def wait_assigned(
         self, timeout_ms: int | None, check: Callable[[], None]
