@@ -494,3 +494,19 @@ async def test_an_unreachable_broker(cluster, client: Client) -> None:
 async def test_invalid_options(client: Client, options) -> None:
     with pytest.raises(UsageError):
         client.producer("demo", **options)
+
+
+async def test_a_producer_that_is_cancelled_while_it_waits_leaves(cluster, client, kit) -> None:
+    """The broker would go on asking it about transactions."""
+    cluster.script(SEND, kit.silence)
+    producer = client.producer("demo", group="senders")
+    await producer.start()
+    sending = asyncio.create_task(producer.send(Message("demo", b"x")))
+    await cluster.until(lambda: cluster.asked(SEND))
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    left = [one.fields for one in cluster.asked(RequestCode.UNREGISTER_CLIENT)]
+    assert [one["producerGroup"] for one in left] == ["senders"]
+    sending.cancel()

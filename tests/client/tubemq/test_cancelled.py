@@ -193,3 +193,17 @@ async def test_a_reader_that_has_left_keeps_no_group(fake: FakeCluster, steps: i
             await cancelled(reader.close(), steps)
         groups = {one.groupName for one in fake.asked(methods.PARTITION_REGISTER)}
         assert len(groups) == 1
+
+
+async def test_a_producer_that_is_cancelled_while_it_waits_leaves(fake: FakeCluster) -> None:
+    """The master would keep it for as long as the client is open."""
+    fake.topics = {"demo": 1}
+    fake.script(methods.SEND_MESSAGE, lambda _: None)
+    async with connect(f"tubemq://127.0.0.1:{fake.master.port}") as client:
+        producer = client.producer("demo")
+        await producer.start()
+        sending = asyncio.create_task(producer.send(Message("demo", b"x")))
+        await fake.until(lambda: fake.asked(methods.SEND_MESSAGE))
+        await cancelled(producer.close(), 1)
+        assert fake.asked(methods.PRODUCER_CLOSE)
+        sending.cancel()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import Final, overload
 
 from coherer import limits
@@ -300,9 +301,13 @@ class Producer(BaseProducer):
         self._built_from = None
 
     async def _leave(self) -> None:
-        await self._window.wait_until_empty()
-        await cancel(self._ticking)
-        await self._publisher.stop()
+        async with AsyncExitStack() as then:  # all of it, also if the caller is cancelled
+            then.push_async_callback(self._stop_sending)
+            then.push_async_callback(self._publisher.stop)
+            then.push_async_callback(cancel, self._ticking)
+            await self._window.wait_until_empty()
+
+    async def _stop_sending(self) -> None:
         for sender in self._senders.values():
             await sender.close()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from typing import Final
@@ -188,14 +189,19 @@ class Sender:
         if not self._open:
             return
         self._open = False
-        await self.window.wait_until_empty()
-        self._instance.routes.unwatch(self._route_changed)
-        if self._options.check is not None:
-            self._instance.checks.remove(self.group, self._options.check, self.check_observer)
+        async with AsyncExitStack() as then:  # all of it, also if the caller is cancelled
+            then.push_async_callback(self._instance.unregister_producer, self.group)
+            then.push_async_callback(self._stop_sending)
+            if self._options.check is not None:
+                checks, check = self._instance.checks, self._options.check
+                then.callback(checks.remove, self.group, check, self.check_observer)
+            then.callback(self._instance.routes.unwatch, self._route_changed)
+            await self.window.wait_until_empty()
+
+    async def _stop_sending(self) -> None:
         await cancel(*self._tasks)
         for broker in self._brokers.values():
             await broker.close()
-        await self._instance.unregister_producer(self.group)
 
     def forget(self) -> None:
         """Forget what was published, after `close`; `open` may be called again."""
