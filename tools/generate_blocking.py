@@ -119,6 +119,7 @@ BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
         **MANAGED,
         "__aiter__": None,
         "batches": "return self._batches()",
+        "receive": "return self._receive(timeout_ms)",
         "run": "self._run(handler, workers)",
     },
     "PullConsumer": MANAGED,

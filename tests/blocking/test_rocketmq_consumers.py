@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import coherer.blocking
 from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.names import Queue
+from coherer.blocking import _portal
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
 from coherer.blocking.rocketmq import ReceivedMessage as RocketReceived
@@ -170,3 +172,24 @@ def test_pulling(client: RocketClient, topic: str) -> None:
         assert consumer.offset_of(queue, Edge.OLDEST) == 0
         assert consumer.queues(topic) == [queue] == [Queue(topic, "broker-a", 0)]
         assert consumer.poll(0) is None
+
+
+def test_a_batch_that_comes_with_ctrl_c_is_received_again(
+    client: RocketClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread is interrupted between the arrival and the end of `receive`."""
+
+    def interrupted(future: Any) -> None:
+        future.result()
+        raise KeyboardInterrupt
+
+    send(client, topic, b"x")
+    with client.consumer(f"g-{topic}", topic, start="earliest") as consumer:
+        consumer.wait_assigned()
+        with monkeypatch.context() as patch:
+            patch.setattr(_portal, "wait_for", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.receive()
+        batch = consumer.receive(20_000)
+        assert batch is not None
+        assert batch.bodies() == [b"x"]

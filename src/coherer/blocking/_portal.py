@@ -207,14 +207,23 @@ class Portal:
             hint="Hand the work over to another thread.",
         )
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def call(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        unused: Callable[[T], object] | None = None,
+    ) -> T:
         """Run a coroutine function in the loop and wait for its result.
+
+        Args:
+            work: the coroutine function.
+            unused: called in the loop with a result that came when the wait was interrupted.
 
         Raises:
             ClosedError: the portal is closed, or another thread closed it meanwhile.
         """
         self.check()
-        running = work()
+        results: list[T] = []
+        running = work() if unused is None else _noted(work, results)
         try:
             with self._core.changing:
                 self.check()
@@ -227,6 +236,10 @@ class Portal:
         except CancelledError:
             if self._core.closed:
                 raise ClosedError("The client was closed meanwhile.") from None
+            raise
+        except BaseException:
+            if unused is not None:  # after the cancellation, so that no other result will come
+                self.post_if_usable(lambda: [unused(one) for one in results])
             raise
 
     def do(self, work: Callable[[], T]) -> T:
@@ -286,6 +299,11 @@ class Portal:
                     self.call(owned.close)
         finally:
             self._core.end()
+
+
+async def _noted(work: Callable[[], Coroutine[Any, Any, T]], results: list[T]) -> T:
+    results.append(await work())
+    return results[0]
 
 
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
@@ -596,6 +614,8 @@ A_co = TypeVar("A_co", bound=Fetched, covariant=True)
 
 
 class _AsyncConsumer(_Managed, Protocol[A_co]):
+    async def receive(self, timeout_ms: int | None = None) -> A_co | None: ...
+
     def batches(self) -> AsyncIterator[A_co]: ...
 
     async def run(
@@ -628,6 +648,9 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
     def _source(self) -> _AsyncConsumer[B]:
         return cast("_AsyncConsumer[B]", self._inner)
 
+    def _receive(self, timeout_ms: int | None) -> B | None:
+        return self._portal.call(lambda: self._source.receive(timeout_ms), _give_back)
+
     def _batches(self) -> Generator[B]:
         self._check()
         batches = self._portal.do(self._source.batches)
@@ -646,6 +669,13 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
                 self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
             except ClosedError:
                 self._portal.join()  # until the handlers have returned
+
+
+def _give_back(batch: Fetched | None) -> None:
+    """Deliver a batch again that nobody got: the thread that asked for it was interrupted."""
+    delivery = None if batch is None else delivery_of(batch)
+    if delivery is not None:
+        delivery.requeue()
 
 
 async def _next(batches: AsyncIterator[B]) -> B | None:

@@ -1009,9 +1009,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         Raises:
             ClosedError: the consumer was closed.
         """
-        return cast(
-            "ReceivedBatch | None", self._portal.call(lambda: self._inner.receive(timeout_ms))
-        )
+        return self._receive(timeout_ms)
 
     def commit(self, *batches: ReceivedBatch) -> dict[Queue, int]:
         """Acknowledge batches, and store the offsets of their queues now.

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from coherer import admin, limits
 from coherer import tubemq as aio
@@ -631,9 +631,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
             ClosedError: the consumer was closed.
             RefusedError: the cluster has permanently refused this member.
         """
-        return cast(
-            "ReceivedBatch | None", self._portal.call(lambda: self._inner.receive(timeout_ms))
-        )
+        return self._receive(timeout_ms)
 
     def batches(self) -> Generator[ReceivedBatch]:
         """Batches for `for`; each is acknowledged when the loop asks for the next.
