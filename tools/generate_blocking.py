@@ -101,6 +101,11 @@ MANAGED: Final = {
     "unclosed": None,  # the base class has it
 }
 WHEN: Final = "self._inner, order_by, queue, delay_level, deliver_at, delay"
+POLL: Final = """\
+inner = self._inner
+        undo = inner._unpoll  # pyright: ignore[reportPrivateUsage]
+        batch = self._portal.call(lambda: inner.poll(timeout_ms), undo)
+        return cast("ReceivedBatch | None", batch)"""
 BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "Client": {"close": None},
     "Producer": {
@@ -122,7 +127,7 @@ BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
         "receive": "return self._receive(timeout_ms)",
         "run": "self._run(handler, workers)",
     },
-    "PullConsumer": MANAGED,
+    "PullConsumer": {**MANAGED, "poll": POLL},
     "Reader": MANAGED,
     "Transaction": {"__aenter__": None, "__aexit__": None},
 }

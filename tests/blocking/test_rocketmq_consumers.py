@@ -174,15 +174,15 @@ def test_pulling(client: RocketClient, topic: str) -> None:
         assert consumer.poll(0) is None
 
 
+def interrupted(future: Any) -> None:
+    """Ctrl-C comes after the result, and before the call returns."""
+    future.result()
+    raise KeyboardInterrupt
+
+
 def test_a_batch_that_comes_with_ctrl_c_is_received_again(
     client: RocketClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread is interrupted between the arrival and the end of `receive`."""
-
-    def interrupted(future: Any) -> None:
-        future.result()
-        raise KeyboardInterrupt
-
     send(client, topic, b"x")
     with client.consumer(f"g-{topic}", topic, start="earliest") as consumer:
         consumer.wait_assigned()
@@ -193,3 +193,22 @@ def test_a_batch_that_comes_with_ctrl_c_is_received_again(
         batch = consumer.receive(20_000)
         assert batch is not None
         assert batch.bodies() == [b"x"]
+
+
+def test_a_poll_that_is_interrupted_is_not_committed(
+    client: RocketClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [*queues] = client.partitions(topic)
+    with client.producer(topic) as producer:
+        producer.send(Message(topic, b"x"), queue=queues[0])
+    with client.pull_consumer(f"g-{topic}", start="earliest") as consumer:
+        consumer.assign(queues[:1])
+        with monkeypatch.context() as patch:
+            patch.setattr(_portal, "wait_for", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(None)
+        assert consumer.commit().get(queues[0], 0) == 0
+        batch = consumer.poll(20_000)
+        assert batch is not None
+        assert batch.bodies() == [b"x"]
+        assert consumer.commit()[queues[0]] == 1

@@ -1191,7 +1191,10 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         Raises:
             ClosedError: the consumer is closed.
         """
-        return cast("ReceivedBatch | None", self._portal.call(lambda: self._inner.poll(timeout_ms)))
+        inner = self._inner
+        undo = inner._unpoll  # pyright: ignore[reportPrivateUsage]
+        batch = self._portal.call(lambda: inner.poll(timeout_ms), undo)
+        return cast("ReceivedBatch | None", batch)
 
     def commit(self) -> dict[Queue, int]:
         """Store the offsets behind the messages of the polls.

@@ -545,6 +545,13 @@ class PullConsumer(Lifecycle):
     def _check_client(self) -> None:
         self._instance.pool.check()
 
+    def _unpoll(self, batch: ReceivedBatch | None) -> None:
+        """Undo a poll whose messages nobody got: the thread that polled was interrupted."""
+        assigned = None if batch is None else self._membership.manager.queues.get(batch.queue)
+        if batch is not None and assigned is not None:
+            assigned.seek(batch.offset)
+            self._polled[batch.queue] = batch.offset
+
     def _move_offsets(self) -> None:
         """Move the offsets behind the polls, or to the next pull if nothing is buffered."""
         table = self._membership.manager.store.table
