@@ -119,6 +119,25 @@ def test_offsets_and_times_limit_a_read(stopped: tuple[Path, Rows]) -> None:
     assert earlier == [row for row in rows if row["storeTimestamp"] < middle]  # type: ignore[operator]
 
 
+def test_each_queue_has_its_own_time(stopped: tuple[Path, Rows]) -> None:
+    directory, rows = stopped
+    times = sorted(row["storeTimestamp"] for row in rows)  # type: ignore[type-var]
+    early, late = times[len(rows) // 4], times[3 * len(rows) // 4]
+    at = {0: early, 1: late}
+    given = {
+        f"broker-a:{queue}": round(time.timestamp() * 1000)  # type: ignore[union-attr]
+        for queue, time in at.items()
+    }
+    found = file_rows(
+        directory, TOPIC, columns=ALL, startingOffsetsByTimestamp=json.dumps({TOPIC: given})
+    )
+    assert found == [
+        row
+        for row in rows
+        if row["partition"] not in at or row["storeTimestamp"] >= at[row["partition"]]  # type: ignore[index, operator]
+    ]
+
+
 def test_tags_limit_a_read(stopped: tuple[Path, Rows]) -> None:
     directory, rows = stopped
     found = file_rows(directory, TOPIC, columns="offset,partition", tag="odd,Aa")

@@ -97,7 +97,7 @@ class Queue(Protocol):
     ) -> Mapping[tuple[str, int], int]:
         """The offset of the first message at a time or later, by (broker, partition).
 
-        Others than `partitions` may be missing; None for all.
+        Others than `partitions` may be missing, or not; None for all.
         """
         ...
 

@@ -220,6 +220,8 @@ def _since(queue: Queue, topic: str, times: Mapping[str, int]) -> dict[str, int]
         partitions = None if ALL in keys else [split_key(key) for key in keys]
         since = datetime.fromtimestamp(ms / 1000, UTC)
         answer = _keyed(queue.offsets_since(topic, since, partitions))
+        if partitions is not None:
+            answer = {key: at for key, at in answer.items() if key in keys}
         for key in sorted(keys - answer.keys() - {ALL}):
             raise UsageError(
                 f"An option names a time for partition {key}, which does not exist.", topic=topic
