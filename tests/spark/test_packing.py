@@ -106,9 +106,8 @@ def test_texts_equal_those_of_single_messages(protocol: str, rows: list[dict[str
         return
     texts = property_texts(packed, ORIGIN, rules, ids)
     assert [decode(text) for text in texts.to_pylist()] == wanted
-    batches, large = pack("t", packed, texts, 1 << 20)
-    assert large == []
-    items = decode_batch(batches[0].body)
+    (batch,) = pack("t", packed, texts, 1 << 20)
+    items = decode_batch(batch.body)
     assert items.bodies == [row["value"] for row in rows]
     assert items.properties == texts.to_pylist()
 
@@ -117,15 +116,13 @@ def test_batches_are_cut_at_the_limit() -> None:
     values = pa.array([b"a" * size for size in (10, 10, 500, 10, 1)], pa.binary())
     rows = RowColumns(values, None, None, None, None, pa.array(range(5), pa.int64()))
     texts = property_texts(rows, Origin({}, ""), RULES["tubemq"])
-    batches, large = pack("t", rows, texts, 100)
-    assert large == [2]
-    assert [(one.count, one.rows) for one in batches] == [(2, [0, 1]), (2, [3, 4])]
-    assert [len(body) for one in batches for body in decode_batch(one.body).bodies] == [
-        10,
-        10,
-        10,
-        1,
-    ]
+    batches = pack("t", rows, texts, 100)
+    assert [(one.rows, one.alone) for one in batches] == [
+        ([0, 1], False), ([2], True), ([3, 4], False),
+    ]  # fmt: skip
+    assert [one.count for one in batches] == [2, 1, 2]
+    sizes = [len(body) for one in batches for body in decode_batch(one.body).bodies]
+    assert sizes == [10, 10, 500, 10, 1]
 
 
 def test_slices_of_columns_are_packed() -> None:
@@ -135,7 +132,7 @@ def test_slices_of_columns_are_packed() -> None:
     ).slice(1, 2)
     rows = RowColumns(values, None, None, None, pairs, pa.array([1, 2], pa.int64()))
     texts = property_texts(rows, ORIGIN, RULES["tubemq"])
-    (one,), _ = pack("t", rows, texts, 1000)
+    (one,) = pack("t", rows, texts, 1000)
     assert decode_batch(one.body).bodies == [b"bb", b"ccc"]
     assert [decode(text).get("k") for text in texts.to_pylist()] == ["1", None]
 

@@ -148,11 +148,16 @@ def test_the_option_delays_all_rows(list_queue: ListQueue) -> None:
     assert [one.message.properties["spark.seq"] for one in list_queue.singles] == ["0", "1"]
 
 
-def test_large_rows_are_sent_by_themselves(list_queue: ListQueue) -> None:
-    rows = batch(value=values(b"a", b"b" * 2_000_000, b"c"))
-    RowSender(list_queue, options(), ORIGIN).send(rows)
-    assert [one.body for one in list_queue.sent] == [b"a", b"c"]
-    assert [(one.number, len(one.message.body)) for one in list_queue.singles] == [(1, 2_000_000)]
+@pytest.mark.parametrize("protocol", ["rocketmq", "tubemq"])
+def test_large_rows_are_sent_in_their_turn(list_queue: ListQueue, protocol: str) -> None:
+    rows = batch(
+        value=values(b"a", b"b" * 2_000_000, b"c"), partition=pa.array([1, 1, 1], pa.int32())
+    )
+    list_queue.held["t"] = {("1", 0): (0, 0), ("1", 1): (0, 0)}
+    RowSender(list_queue, options(protocol), ORIGIN).send(rows)
+    assert [one.body[:1] for one in list_queue.sent] == [b"a", b"b", b"c"]
+    assert list_queue.sent_to == ["1:1"] * 3
+    assert not list_queue.singles
 
 
 def test_headers_may_be_left_out(list_queue: ListQueue) -> None:

@@ -135,6 +135,7 @@ class PackedMessages(msgspec.Struct, frozen=True, kw_only=True):
         rows: for error messages, the number of each message's row.
         broker: the broker (RocketMQ: its name, TubeMQ: its id) that has to store them; any if None.
         partition: the queue or partition of that broker.
+        alone: whether it is one message that is too large for a batch, and is sent as a message.
     """
 
     topic: str
@@ -143,6 +144,7 @@ class PackedMessages(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[int] = ()
     broker: str | None = None
     partition: int = 0
+    alone: bool = False
 
     def halves(self) -> tuple[PackedMessages, PackedMessages]:
         """Two batches with half of the messages each; there must be two or more.

@@ -153,10 +153,8 @@ def property_texts(
     return texts
 
 
-def pack(
-    topic: str, rows: RowColumns, texts: pa.Array, limit_bytes: int
-) -> tuple[list[PackedMessages], list[int]]:
-    r"""Encode rows as batches of at most `limit_bytes`.
+def pack(topic: str, rows: RowColumns, texts: pa.Array, limit_bytes: int) -> list[PackedMessages]:
+    r"""Encode rows as batches of at most `limit_bytes`; a larger row is alone.
 
     Args:
         rows: the columns.
@@ -164,13 +162,12 @@ def pack(
         limit_bytes: the largest batch.
 
     Returns:
-        The batches, in the order of the rows, and the indexes of the rows that are too large for a
-        batch.
+        The batches, in the order of the rows.
 
     >>> rows = RowColumns(pa.array([b"a", b"b" * 99]), *[None] * 4, pa.array([0, 1]))
-    >>> (batch,), large = pack("t", rows, pa.array([b"k\x01v"] * 2), 50)
-    >>> batch.body.hex(" ", -4), large
-    ('0000001a 00000000 00000000 00000000 00000001 6100036b 0176', [1])
+    >>> batch, large = pack("t", rows, pa.array([b"k\x01v"] * 2), 50)
+    >>> batch.body.hex(" ", -4), large.alone
+    ('0000001a 00000000 00000000 00000000 00000001 6100036b 0176', True)
     """
     sizes = _lengths(rows.value)
     text_sizes = _lengths(texts)
@@ -190,22 +187,21 @@ def pack(
     data = memoryview(items.buffers()[2] or b"")
     numbers = np.asarray(rows.numbers)
     batches: list[PackedMessages] = []
-    large: list[int] = []
     begin = 0
     while begin < len(sizes):
-        end = bisect_right(ends, ends[begin] + limit_bytes) - 1
-        if end == begin:
-            large.append(begin)
-            begin += 1
-            continue
-        body = data[ends[begin] : ends[end]]
+        fitting = bisect_right(ends, ends[begin] + limit_bytes) - 1
+        end = max(fitting, begin + 1)
         batches.append(
             PackedMessages(
-                topic=topic, body=body, count=end - begin, rows=numbers[begin:end].tolist()
+                topic=topic,
+                body=data[ends[begin] : ends[end]],
+                count=end - begin,
+                rows=numbers[begin:end].tolist(),
+                alone=fitting == begin,
             )
         )
         begin = end
-    return batches, large
+    return batches
 
 
 def time_texts(times: pa.Array, chars: int) -> pa.Array:

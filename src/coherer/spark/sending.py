@@ -1,7 +1,7 @@
 """Sends the rows of a task: groups them by topic and place, and encodes them as batches.
 
-Rows become batches without an object per row (`coherer._record.packing`). Two kinds of rows are
-sent one by one, as `Message`s: those with a delay, and those that are too large for a batch.
+Rows become batches without an object per row (`coherer._record.packing`); a row that is too large
+for one is alone, in its turn. Rows with a delay are sent one by one, as `Message`s.
 
 A batch is stored as a whole or not at all. If it fails:
 
@@ -251,14 +251,13 @@ class RowSender:
             texts = property_texts(columns, self._origin, self._rules, ids)
         except UnpackableRowError as error:
             raise self._unpackable(group, error.index) from error
-        batches, large = pack(group.topic, columns, texts, BATCH_BYTES)
+        batches = pack(group.topic, columns, texts, BATCH_BYTES)
         if group.place is not None:
             broker, partition = group.place
             batches = [
                 msgspec.structs.replace(one, broker=broker, partition=partition) for one in batches
             ]
         packs += batches
-        singles += [self._single(group, index, 0, None) for index in large]
 
     def _delayed(self, rows: pa.RecordBatch) -> bool:
         if self._options.delay_ms:

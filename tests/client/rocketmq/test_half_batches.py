@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 import coherer
+from coherer._client.engine.packed import send_packed
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.producing.half_batches import prepare_packed
 from coherer._record.batches import PackedMessages, encode_batch_item
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import FEATURE_HALF_BATCHES, FEATURES
 from coherer.errors import RefusedError, UsageError
+from coherer.message import Receipt
 from coherer.rocketmq import HalfMessages, StoredMessage, Verdict
 from coherer.testing import SimulatedNode
 
@@ -146,3 +149,23 @@ async def test_a_producer_without_a_check_function_prepares_nothing(
         [error] = await prepare_packed(producer, [packed(b"a")], QUERY)
     assert isinstance(error, UsageError)
     assert cluster.asked(RequestCode.SEND_MESSAGE_V2) == []
+
+
+async def test_a_large_message_is_sent_as_a_message(cluster, client: Client) -> None:
+    """Alone and in its turn, as half message and otherwise."""
+    fields = {FEATURES: FEATURE_HALF_BATCHES}
+    cluster.always(RequestCode.HEART_BEAT, lambda asked: asked.answer(fields=fields))
+    large = structs.replace(packed(b"a" * 5_000), alone=True)
+    async with client.producer("demo", check=unknown) as producer:
+        [halves] = await prepare_packed(producer, [large], QUERY)
+        assert isinstance(halves, HalfMessages)
+        placed = structs.replace(large, broker=halves.queues[0].broker, partition=1)
+        [receipt] = await send_packed(producer, [placed])
+        assert isinstance(receipt, Receipt)
+    half, sent = cluster.asked(RequestCode.SEND_MESSAGE_V2)
+    for one in (half, sent):
+        assert "KEYS\x011 2" in one.send.properties
+        assert len(one.request.body) < 5_000, "compressed"
+    assert "PGROUP\x01" in half.send.properties
+    assert (sent.send.queue_id, receipt.partition) == (1, 1)
+    assert cluster.asked(RequestCode.SEND_HALF_BATCH) == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from coherer._client.engine.packed import send_packed
+from coherer._client.tubemq.cluster import Cluster
 from coherer._client.tubemq.producer import Producer
 from coherer._record.batches import PackedMessages, encode_batch_item
 from coherer._wire.tubemq import methods
-from coherer.errors import RefusedError, UsageError
+from coherer._wire.tubemq.names import BrokerInfo
+from coherer.errors import DisconnectedError, RefusedError, UnavailableError, UsageError
 from coherer.message import Receipt
 from tests.client.scripted_cluster import refuse
+from tests.client.tube_clients import message
 
 TEXTS = {
     b"one": b"TAGS\x01UA\x02$msgTime$\x01202401020304\x02a\x01b",
@@ -113,3 +118,38 @@ def test_the_node_stores_what_single_messages_store(coherer_node, coherer_topic,
         found[0].tag, found[1].time, found[0].properties,
     )  # fmt: skip
     assert [one.properties for one in found[2:]] == [{}, {"a": "c"}]
+
+
+async def test_batches_for_a_partition_wait_for_its_broker(fake, way: Cluster) -> None:
+    second = await fake.listen()
+    fake.brokers.append(BrokerInfo(2, "127.0.0.1", second.port))
+    async with Producer(way, ["demo"], timeout_ms=300) as producer:
+        await asyncio.gather(*(producer.send(message()) for _ in range(6)))
+        before = len(fake.asked(methods.SEND_MESSAGE))
+        await second.close(timeout_ms=0)
+        await asyncio.sleep(0)
+        (error,) = await send_packed(producer, [packed(broker="2", partition=0)])
+        assert isinstance(error, UnavailableError | DisconnectedError)
+        (error,) = await send_packed(producer, [packed(broker="2", partition=0)])
+        assert isinstance(error, UnavailableError | DisconnectedError)
+        assert len(fake.asked(methods.SEND_MESSAGE)) == before
+
+
+async def test_a_large_message_is_sent_as_a_message(fake, producer: Producer) -> None:
+    item = encode_batch_item(b"one", b"a\x01b")
+    one = PackedMessages(
+        topic="demo", body=item, count=1, broker="1", partition=2, alone=True
+    )  # fmt: skip
+    (receipt,) = await send_packed(producer, [one])
+    assert isinstance(receipt, Receipt)
+    assert receipt.partition == 2
+    (request,) = fake.asked(methods.SEND_MESSAGE)
+    assert (request.data, request.batch) == (b"\x00\x00\x00\x03a=bone", b"")
+    limit = 1024 * 1024
+    large = PackedMessages(
+        topic="demo", body=encode_batch_item(b"x" * limit * 2, b""), count=1, alone=True
+    )  # fmt: skip
+    (error,) = await send_packed(producer, [large])
+    assert isinstance(error, UsageError)
+    assert f"the limit is {limit}" in error.text
+    assert producer.in_flight == 0

@@ -175,7 +175,7 @@ class Producer(BaseProducer):
         await self.ready()
         target = self._target(batch)
         sender, first = target.sender, Message(batch.topic, b"")
-        if sender.takes_batches is False:
+        if sender.takes_batches is False or batch.alone:
             return await self._send_unpacked(batch)
         future: asyncio.Future[Receipt] = self._loop.create_future()
         size_bytes = len(batch.body)
@@ -183,7 +183,8 @@ class Producer(BaseProducer):
         deadline = self._loop.time() + self._timeout_ms / 1000
         sink = self._metered(first, FutureSink(future), batch.count)
         payload = EncodedPayload(b"", 0, batch=batch.body)
-        sender.post(PendingSend(target, first, sink, deadline, size_bytes, payload))
+        placed = batch.broker is not None
+        sender.post(PendingSend(target, first, sink, deadline, size_bytes, payload, placed=placed))
         try:
             receipt = await future
         except RefusedError as error:
@@ -197,13 +198,16 @@ class Producer(BaseProducer):
     async def _send_unpacked(self, batch: PackedMessages) -> Receipt:
         """Send the messages of a batch one by one; return the first receipt."""
         bulk, first = Bulk(self._post_many, receipts=True), Message(batch.topic, b"")
+        max_bytes, placed = self._open_route(batch.topic).max_bytes, batch.broker is not None
         _, bodies, texts = decode_batch(batch.body)
         for body, text in zip(bodies, texts, strict=True):
             if self._window.full:
                 await self.ready()
-            bulk.posted(1)
             target, encoded = self._target(batch), _unpacked(body, text)
-            self._post_encoded(target, first, bulk, encoded, self._loop.time())
+            if batch.alone:
+                _check_size(encoded.data, max_bytes, batch.topic)
+            bulk.posted(1)
+            self._post_encoded(target, first, bulk, encoded, self._loop.time(), placed=placed)
         report = await bulk.finish()
         report.check()
         return report.receipts[0]
@@ -259,11 +263,15 @@ class Producer(BaseProducer):
         sink: Sink,
         encoded: EncodedPayload,
         now: float,
+        *,
+        placed: bool = False,
     ) -> None:
         size_bytes = len(encoded.data)
         self._window.take(size_bytes)
         deadline = now + self._timeout_ms / 1000
-        target.sender.post(PendingSend(target, message, sink, deadline, size_bytes, encoded))
+        target.sender.post(
+            PendingSend(target, message, sink, deadline, size_bytes, encoded, placed=placed)
+        )
 
     # -- called by senders
 
@@ -276,7 +284,9 @@ class Producer(BaseProducer):
             changes.set_result(None)
 
     def _reroute(self, send: PendingSend) -> bool:
-        """Post a waiting message to another broker, if one is connected."""
+        """Post a waiting message to another broker, if it may go there and one is connected."""
+        if send.placed:
+            return False
         route = self._routes.get(send.message.topic)
         if route is None or not route.open:
             return False
@@ -468,11 +478,15 @@ def pack(message: Message, max_bytes: int) -> EncodedPayload:
             error.topic = message.topic
             raise
     data, flag = payload.encode_payload(body, attributes)
+    _check_size(data, max_bytes, message.topic)
+    return EncodedPayload(data, flag, message.tag, time)
+
+
+def _check_size(data: bytes, max_bytes: int, topic: str) -> None:
     if len(data) > max_bytes:
         raise UsageError(
             f"The message has {len(data)} bytes with its attributes; the limit is {max_bytes}.",
-            topic=message.topic,
+            topic=topic,
             code=ResultCode.PARAMETER_MSG_OVER_MAX_LENGTH,
             hint="The cluster sets it: `coherer serve --max-message-bytes`.",
         )
-    return EncodedPayload(data, flag, message.tag, time)

@@ -89,6 +89,7 @@ class PendingSend(msgspec.Struct, gc=False):
         deadline: by the loop's clock in seconds.
         size_bytes: of the payload.
         body: the broker's answer, when there is one.
+        placed: whether only this partition may get it.
     """
 
     target: TargetPartition
@@ -98,6 +99,7 @@ class PendingSend(msgspec.Struct, gc=False):
     size_bytes: int
     payload: EncodedPayload
     body: bytes = b""
+    placed: bool = False
 
     def receipt(self) -> Receipt:
         """The receipt; call it after the answer came.

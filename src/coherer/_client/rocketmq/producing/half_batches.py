@@ -87,10 +87,10 @@ def messages_of(batch: PackedMessages) -> Iterator[Message]:
     r"""The messages of a batch.
 
     >>> from coherer._record.batches import encode_batch_item
-    >>> item = encode_batch_item(b"a", b"TAGS\x01t\x02KEYS\x011 2\x02carrier\x01UA")
+    >>> item = encode_batch_item(b"a", b"TAGS\x01t\x02KEYS\x011 2\t3\x02carrier\x01UA")
     >>> [made] = messages_of(PackedMessages(topic="flights", body=item, count=1))
     >>> made.tag, made.keys, made.properties
-    ('t', ('1', '2'), {'carrier': 'UA'})
+    ('t', ('1', '2\t3'), {'carrier': 'UA'})
     """
     _, bodies, texts = decode_batch(batch.body)
     for body, text in zip(bodies, texts, strict=True):
@@ -99,7 +99,7 @@ def messages_of(batch: PackedMessages) -> Iterator[Message]:
             batch.topic,
             body,
             tag=stored.get(TAGS),
-            keys=tuple(stored.get(KEYS, "").split()),
+            keys=tuple(filter(None, stored.get(KEYS, "").split(" "))),
             time=decode_time(stored[TIME]) if TIME in stored else None,
             properties=user_properties(stored),
         )

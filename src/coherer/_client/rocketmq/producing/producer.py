@@ -395,7 +395,7 @@ class Producer(BaseProducer):
         self._need_check()
         group = self._sender.group
         target, retries = self._sender.select(batch.topic, None, None)
-        if await self._instance.has_half_batches(target.broker.server):
+        if not batch.alone and await self._instance.has_half_batches(target.broker.server):
             system = {**properties, **half_properties(group)}
             future: asyncio.Future[Receipt] = self._loop.create_future()
             first = Message(batch.topic, b"")  # for its topic
@@ -461,10 +461,14 @@ class Producer(BaseProducer):
             await self.publish(batch.topic)
         await self.ready()
         queue = batch.broker and Queue(batch.topic, batch.broker, batch.partition)
-        target, retries = self._sender.select(batch.topic, None, queue or None)
         future: asyncio.Future[Receipt] = self._loop.create_future()
         first = Message(batch.topic, b"")  # for its topic
         sink = self._metered(first, FutureSink(future), batch.count)
+        if batch.alone:
+            (message,) = messages_of(batch)
+            self._sender.send(message, sink, queue=queue or None)
+            return cast("SendReceipt", await future)
+        target, retries = self._sender.select(batch.topic, None, queue or None)
         self._sender.send_batch(first, bytes(batch.body), "", sink, target, retries)
         return cast("SendReceipt", await future)
 
