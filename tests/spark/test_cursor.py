@@ -82,8 +82,22 @@ def test_a_limit_of_bytes_is_an_estimate() -> None:
     assert brokers.cursor.next_end(start, None, 60_000) == {"t": {"1:0": 50, "1:1": 15}}
     assert brokers.cursor.next_end(start, None, 120_000) == {"t": {"1:0": 100, "1:1": 25}}
     assert brokers.cursor.next_end(start, 12, 6_000) == {"t": {"1:0": 5, "1:1": 6}}
-    # A message is larger than the limit.
-    assert brokers.cursor.next_end(start, None, 10) == {"t": {"1:0": 1, "1:1": 5}}
+    # A message is larger than the limit: the partitions take turns.
+    assert brokers.cursor.next_end(start, None, 10) == {"t": {"1:0": 0, "1:1": 6}}
+    start["t"]["1:1"] = 6
+    assert brokers.cursor.next_end(start, None, 10) == {"t": {"1:0": 1, "1:1": 6}}
+
+
+@pytest.mark.parametrize("limit", [10, 3_000, 60_000])
+def test_a_quiet_partition_is_read_beside_a_large_backlog(limit: int) -> None:
+    brokers = Brokers()
+    brokers.scale = Scale(rows=1, bytes=1000)
+    at = {"t": {"1:0": 0, "1:1": 0}}
+    for _ in range(2):
+        brokers.bounds = {"t": {"1:0": (0, 10**6 + at["t"]["1:0"]), "1:1": (0, 1)}}
+        at = brokers.cursor.next_end(at, None, limit)
+    assert at["t"]["1:1"] == 1
+    assert sum(at["t"].values()) == max(2 * limit // 1_000, 2)
 
 
 def test_an_exact_broker_is_measured_once_for_a_limit_of_rows() -> None:

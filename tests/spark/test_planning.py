@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,19 @@ def test_no_partition_starves(partitions: int, limit: int) -> None:
         at = bounded(at, end, limit)
     assert backlog_rows({"t": dict.fromkeys(at["t"], 0)}, at) == partitions * limit
     assert max(at["t"].values()) - min(at["t"].values()) <= 1
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_quiet_partition_does_not_wait_for_the_backlog_of_others(limit: int) -> None:
+    """Producers fill the others as fast as the stream reads."""
+    at: Offsets = {"t": {"1:0": 0, "1:1": 0, "1:2": 0, "1:3": 0}}
+    end: Offsets = {"t": {"1:0": 10**6, "1:1": 1, "1:2": 10**6, "1:3": 1}}
+    for _ in range(4):
+        before = backlog_rows(at, end)
+        at = bounded(at, end, limit)
+        assert before - backlog_rows(at, end) == limit
+        end["t"] |= {key: at["t"][key] + 10**6 for key in ("1:0", "1:2")}
+    assert (at["t"]["1:1"], at["t"]["1:3"]) == (1, 1)
 
 
 def test_the_row_limit_ignores_a_truncated_partition() -> None:

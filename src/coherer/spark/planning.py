@@ -7,15 +7,17 @@ and pack small ones together, because a task costs more than a thousand rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapreplace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from coherer.errors import CohererError
-from coherer.spark.offsets import Bounds, Offsets, canonical, flatten, split_key
+from coherer.spark.offsets import Bounds, Offsets, canonical, flatten, split_key, total
+
+T = TypeVar("T")
 
 PACK_ROWS: Final = 5_000
 """Smaller ranges share a task: a task costs 5 to 40 ms, the time to read this many rows."""
@@ -114,8 +116,9 @@ class DataLossError(CohererError):
 def bounded(start: Offsets, end: Offsets, max_rows: int) -> Offsets:
     """An end up to `max_rows` after `start`, which partitions share in proportion to their backlog.
 
-    The sum is exact. The largest remainders get the rows that rounding leaves, so that no partition
-    starves. `start` contains every partition of `end` (see `with_new`).
+    The sum is exact. Each partition gets a row, so that none starves beside a large backlog; if
+    there are more partitions than rows, they take turns. `start` contains every partition of `end`
+    (see `with_new`).
 
     >>> bounded({"t": {"1:0": 0, "1:1": 0}}, {"t": {"1:0": 90, "1:1": 30}}, 40)
     {'t': {'1:0': 30, '1:1': 10}}
@@ -128,18 +131,40 @@ def bounded(start: Offsets, end: Offsets, max_rows: int) -> Offsets:
         for topic, key, high in flatten(end)
         if high > start[topic][key]
     }
-    shares = {key: rows * max_rows // backlog for key, rows in waiting.items()}
-    over = max_rows - sum(shares.values())
-    by_remainder = sorted(waiting, key=lambda key: -(waiting[key] * max_rows % backlog))
-    for key in by_remainder[:over]:
-        shares[key] += 1
+    shares = _shares(waiting, max_rows)
+    if not all(shares.values()):
+        served = in_turn(list(waiting), total(start))[:max_rows]
+        further = {key: waiting[key] - 1 for key in served}
+        shares = {key: 1 + more for key, more in _shares(further, max_rows - len(served)).items()}
     return {
         topic: {
-            key: start[topic][key] + shares[topic, key] if (topic, key) in shares else high
+            key: start[topic][key] + shares.get((topic, key), 0)
+            if (topic, key) in waiting
+            else high
             for key, high in partitions.items()
         }
         for topic, partitions in end.items()
     }
+
+
+def _shares(waiting: Mapping[T, int], rows: int) -> dict[T, int]:
+    """Divide a number of rows in proportion; the largest remainders get what rounding leaves."""
+    backlog = sum(waiting.values()) or 1
+    shares = {key: count * rows // backlog for key, count in waiting.items()}
+    over = rows - sum(shares.values())
+    for key in sorted(waiting, key=lambda key: -(waiting[key] * rows % backlog))[:over]:
+        shares[key] += 1
+    return shares
+
+
+def in_turn(places: Sequence[T], turn: int) -> list[T]:
+    """The places from another one on; `turn` grows by the number of places that were served.
+
+    >>> in_turn(["a", "b", "c"], 4)
+    ['b', 'c', 'a']
+    """
+    first = turn % max(len(places), 1)
+    return [*places[first:], *places[:first]]
 
 
 def backlog_rows(start: Offsets, end: Offsets) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from coherer.spark.columns import sources
 from coherer.spark.offsets import Offsets, flatten, split_key
-from coherer.spark.planning import Range
+from coherer.spark.planning import Range, in_turn
 from coherer.spark.queue import Queue
 
 MEASURE_MS: Final = 1_000
@@ -149,7 +149,9 @@ def limited(
 ) -> Offsets:
     """An end whose weight is about `limit`; all partitions are shortened in proportion.
 
-    One row is always read, so that a message larger than the limit does not stop the stream.
+    Each partition gets a row, so that none starves beside a large backlog; if these are more than
+    the limit, the partitions take turns. One row is always read, so that a message larger than the
+    limit does not stop the stream.
 
     Args:
         start: the first offset of each partition; it contains every partition of `end`.
@@ -166,12 +168,10 @@ def limited(
     total = sum(weights.values())
     if total <= limit:
         return end
-    shares = {
-        place: int((stop - at) * limit / total) for place, (at, stop) in _open(start, end).items()
-    }
-    if all(shares[place] < spans[place] for place in shares):
-        heaviest = max(shares, key=lambda place: weights[place])
-        shares = {**dict.fromkeys(shares, 0), heaviest: spans[heaviest]}
+    opened = _open(start, end)
+    shares = {place: int((stop - at) * limit / total) for place, (at, stop) in opened.items()}
+    if any(shares[place] < spans[place] for place in shares):
+        shares = _with_a_row_each(opened, limit, weights, spans)
     return {
         topic: {
             key: start[topic][key] + shares[topic, key] if (topic, key) in shares else stop
@@ -179,3 +179,25 @@ def limited(
         }
         for topic, partitions in end.items()
     }
+
+
+def _with_a_row_each(
+    opened: Mapping[Place, tuple[int, int]],
+    limit: int,
+    weights: Mapping[Place, float],
+    spans: Mapping[Place, int],
+) -> dict[Place, int]:
+    """The offsets to read of each partition: a row, and its part of what the limit leaves."""
+    sizes = {place: stop - at for place, (at, stop) in opened.items()}
+    shares, left = dict.fromkeys(opened, 0), float(limit)
+    turn = sum(at // spans[place] for place, (at, _) in opened.items())
+    for place in in_turn(list(opened), turn):
+        left -= weights[place] * spans[place] / sizes[place]
+        if left < 0 and any(shares.values()):
+            break
+        shares[place] = spans[place]
+    others = sum(weights.values()) - (limit - left)
+    if left > 0 and others > 0:
+        for place, size in sizes.items():
+            shares[place] += int((size - spans[place]) * left / others)
+    return shares
