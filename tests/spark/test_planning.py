@@ -58,8 +58,14 @@ def test_shares_contain_every_row_once(
     assert all(shares)
     if most:
         assert len(shares) <= most
-    elif rows:
+        return
+    assert len(shares) >= min(least, sum(sizes))
+    if rows:
         assert max(sum(one.rows for one in share) for share in shares) <= rows
+
+
+def test_no_rounding_makes_fewer_tasks_than_wanted() -> None:
+    assert len(shares_of(ranges_of([10] * 3), min_shares=4, max_shares=None, max_rows=None)) == 4
 
 
 def test_skew_is_split() -> None:

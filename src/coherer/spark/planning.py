@@ -8,7 +8,7 @@ and pack small ones together, because a task costs more than a thousand rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import heapreplace
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -248,19 +248,25 @@ def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], 
 
 
 def split(ranges: Sequence[Range], *, min_shares: int, max_rows: int | None) -> list[Range]:
-    """Split ranges in proportion to their size, into `min_shares` or more of limited length.
+    """Split ranges into `min_shares` or more of limited length, always the longest one further.
 
     >>> split([Range("t", "1", 0, 0, 10), Range("t", "1", 1, 0, 2)], min_shares=4, max_rows=None)
     [t 1:0 [0, 3), t 1:0 [3, 6), t 1:0 [6, 10), t 1:1 [0, 2)]
     """
-    rows = sum(one.rows for one in ranges)
-    pieces: list[Range] = []
-    for one in ranges:
-        count = -(-one.rows // max_rows) if max_rows else 1
-        if len(ranges) < min_shares:
-            count = max(count, round(one.rows * min_shares / rows))
-        pieces += _even(one, min(count, one.rows))
-    return pieces
+    counts = [-(-one.rows // max_rows) if max_rows else 1 for one in ranges]
+    longest = [
+        (-one.rows / count, n) for n, (one, count) in enumerate(zip(ranges, counts, strict=True))
+    ]
+    heapify(longest)
+    for _ in range(min(min_shares, sum(one.rows for one in ranges)) - sum(counts)):
+        _, number = longest[0]
+        counts[number] += 1
+        heapreplace(longest, (-ranges[number].rows / counts[number], number))
+    return [
+        piece
+        for one, count in zip(ranges, counts, strict=True)
+        for piece in _even(one, min(count, one.rows))
+    ]
 
 
 def _even(one: Range, count: int) -> list[Range]:
