@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from coherer._wire.rocketmq.names import Queue
+from coherer.errors import UnavailableError
 from coherer.spark import rocketmq
 from coherer.spark.options import Access
 from coherer.spark.rocketmq import RocketMQQueue
@@ -18,11 +19,18 @@ class ListClient:
 
     def __init__(self) -> None:
         self.committed: list[tuple[str, Mapping[Queue, int]]] = []
-        self.topics = SimpleNamespace(list=self._topics)
+        self.writable = [Queue("t", "broker-a", 0), Queue("t", "broker-a", 1)]
+        self.topics = SimpleNamespace(
+            list=self._topics, writable_queues=lambda topic: self.writable if topic == "t" else []
+        )
         self.groups = SimpleNamespace(set_offsets=self._set_offsets)
 
     def admin(self) -> ListClient:
         return self
+
+    def partitions(self, topic: str) -> list[Queue]:
+        """A topic that is being made smaller, or has a broker that is only read."""
+        return [*self.writable, Queue(topic, "broker-a", 2), Queue(topic, "broker-b", 0)]
 
     def _topics(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(name=name) for name in ("%DLQ%g", "%RETRY%g", "a", "b")]
@@ -51,3 +59,10 @@ def test_commit_sets_offsets_of_queues(client: ListClient, queue: RocketMQQueue)
     queue.commit("g", {"t": {"broker-a:0": 4, "broker-a:1": 5}})
     offsets = {Queue("t", "broker-a", 0): 4, Queue("t", "broker-a", 1): 5}
     assert client.committed == [("g", offsets)]
+
+
+def test_rows_go_to_queues_that_accept_messages(client: ListClient, queue: RocketMQQueue) -> None:
+    assert queue.places("t") == [("broker-a", 0), ("broker-a", 1)]
+    client.writable = []
+    with pytest.raises(UnavailableError, match="no writable queue"):
+        queue.places("t")

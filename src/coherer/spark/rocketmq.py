@@ -21,7 +21,7 @@ from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
 from coherer.blocking.rocketmq import Reader as RocketReader
 from coherer.blocking.rocketmq import connect as connect_rocketmq
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UnavailableError
 from coherer.message import Receipt
 from coherer.rocketmq import Client as AsyncClient
 from coherer.rocketmq import Reader as AsyncReader
@@ -94,8 +94,11 @@ class RocketMQQueue:
         return open_readers(self._client, RocketReader, make)
 
     def places(self, topic: str) -> Sequence[tuple[str, int]]:
-        """Broker and number of all queues."""
-        return [place_of(queue) for queue in self._client.partitions(topic)]
+        """Broker and number of all queues that accept messages, which may be fewer than it has."""
+        queues = self._client.admin().topics.writable_queues(topic)
+        if not queues:
+            raise UnavailableError("The topic has no writable queue.", topic=topic)
+        return [place_of(queue) for queue in queues]
 
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int
