@@ -183,6 +183,10 @@ def test_gaps_repeats_latency_and_minutes(spark: SparkSession) -> None:
     assert [(one.sent, one.stored) for one in report.minutes] == [(4, 0), (0, 4)]
     assert report.minutes[0].minute == born.replace(second=0)
     assert not report.is_whole
+    both = [(*row[:7], b"body %d" % row[2], origin) for row in rows]
+    table = spark.createDataFrame(both, spark_schema(COLUMNS).replace(" offset ", " `offset` "))
+    twice = measure(table, "t", parts, {}, None, counted=True, left_out=power_cut)
+    assert twice.repeated == 0, "two writes, no copies"
     unknown = measure(table, "t", parts, {}, None, counted=False, left_out=power_cut)
     assert unknown.total("missing") is None
     assert unknown.gaps == []

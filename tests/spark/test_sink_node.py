@@ -175,6 +175,31 @@ def test_rows_of_a_repeated_task_are_removed(
     assert numbers_of(spark.read.parquet(str(tmp_path / "table"))) == wanted
 
 
+def test_two_writes_of_a_micro_batch_are_no_copies(
+    spark: SparkSession, endpoint: Endpoint, topic: str, coherer_node: EmbeddedNode, tmp_path: Path
+) -> None:
+    """Spark numbers the rows of both alike, and both again if it runs the micro-batch again."""
+    coherer_node.create_topic(f"{topic}_in", 1)
+    write(spark.range(10).selectExpr("cast(id as string) value"), endpoint, f"{topic}_in")
+
+    def twice(batch: DataFrame, number: int) -> None:
+        for _ in range(2):
+            for tag in ("a", "b"):
+                write(batch.selectExpr("value", f"'{tag}' tag"), endpoint, topic)
+
+    source = spark.readStream.format(endpoint.format).option("url", endpoint.url)
+    rows = source.option("startingOffsets", "earliest").load(f"{topic}_in")
+    query = (
+        rows.writeStream.foreachBatch(twice)
+        .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(WAIT_S)
+    sent = read(spark, endpoint, topic)
+    assert sent.count() == 40
+    once = sorted((row.tag, int(row.value)) for row in deduplicate(sent).collect())
+    assert once == [(tag, number) for tag in ("a", "b") for number in range(10)]
+
+
 def test_a_stream_forgets_origins(
     spark: SparkSession, endpoint: Endpoint, topic: str, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, StringType
 
 from coherer.errors import UsageError
 
@@ -15,16 +16,21 @@ ORIGIN: Final = ("spark.query", "spark.batch", "spark.part", "spark.seq")
 PLACE: Final = ("topic", "broker", "partition", "offset", "id")
 """The columns that identify a message without an origin."""
 
+CONTENT: Final = ("value", "key", "tag")
+"""The columns that tell rows with the same origin apart: a function of `foreachBatch` that writes
+to a topic twice numbers the rows of both writes alike."""
+
 _KEY: Final = "__coherer_origin"
 _READ_AT: Final = "__coherer_read_at"
 
 
 def deduplicate(rows: DataFrame, *, within: str = "1 hour", on: str | None = None) -> DataFrame:
-    """Remove rows whose origin occurred before.
+    """Remove rows whose origin and content occurred before.
 
     Spark's sinks deliver at least once: a task that runs again sends its rows again. Each message
-    carries its origin in four properties (`ORIGIN`), and messages of a topic with equal origins are
-    the same row. Messages without an origin, from other producers, stay as they are.
+    carries its origin in four properties (`ORIGIN`), and messages of a topic with equal origins and
+    contents (`CONTENT`, if the rows have these columns) are the same row. Messages without an
+    origin, from other producers, stay as they are.
 
     In a stream the state is bounded: an origin is kept for `within` after it was first read, by the
     time of reading. So no row is ever late, however old its timestamp is.
@@ -57,7 +63,7 @@ def deduplicate(rows: DataFrame, *, within: str = "1 hour", on: str | None = Non
             f"deduplicate needs the columns {', '.join(missing)}.",
             hint="Call it before you drop columns.",
         )
-    keyed = rows.withColumn(_KEY, _key())
+    keyed = rows.withColumn(_KEY, _key(_content_of(rows)))
     if not rows.isStreaming:
         return keyed.dropDuplicates([_KEY]).drop(_KEY)
     if on is not None:
@@ -66,14 +72,20 @@ def deduplicate(rows: DataFrame, *, within: str = "1 hour", on: str | None = Non
     return timed.dropDuplicatesWithinWatermark([_KEY]).drop(_KEY, _READ_AT)
 
 
-def _key() -> Column:
-    """Topic and origin, or the message's place if it has no origin."""
+def _content_of(rows: DataFrame) -> list[str]:
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    return [name for name in CONTENT if isinstance(kinds.get(name), BinaryType | StringType)]
+
+
+def _key(content: list[str]) -> Column:
+    """Topic, origin and content, or the message's place if it has no origin."""
     origin = [sf.col("properties")[name] for name in ORIGIN]
     complete = origin[0].isNotNull()
     for value in origin[1:]:
         complete = complete & value.isNotNull()
     place = [sf.col(name).cast("string") for name in PLACE]
-    return sf.when(complete, _joined("origin", [place[0], *origin])).otherwise(
+    digest = [sf.xxhash64(*content).cast("string")] if content else []
+    return sf.when(complete, _joined("origin", [place[0], *origin, *digest])).otherwise(
         _joined("place", place)
     )
 

@@ -5,8 +5,9 @@
 Delivery is at least once. A task waits for all receipts before it reports success, and a task that
 Spark runs again sends its rows again. To detect duplicates, every message carries its origin in the
 properties `spark.query`, `spark.batch`, `spark.part` and `spark.seq`: two messages with the same
-four are the same row, provided that the query returns its rows in the same order when it runs
-again. `coherer.spark.deduplicate` removes them.
+four and the same content are the same row, provided that the query returns the same rows in the
+same order when it runs again. `coherer.spark.deduplicate` removes them. The content counts because
+two writes of one `foreachBatch` number their rows alike.
 """
 
 from __future__ import annotations

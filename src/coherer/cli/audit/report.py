@@ -95,7 +95,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an audit.
 
     Args:
-        repeated: messages with the origin of another one: a Spark task sent its rows twice.
+        repeated: messages with the origin and body of another one: a Spark task sent its rows
+            twice.
         gaps: the first `GAPS_MAX` of them.
     """
 
@@ -244,7 +245,11 @@ def _prepared(rows: DataFrame, parts: Sequence[Part], committed: Committed) -> D
             (sf.unix_millis("storeTimestamp") - sf.unix_millis("bornTimestamp")).alias(
                 "latency_ms"
             ),
-            sf.when(origin[0].isNotNull(), sf.to_json(sf.array(*origin))).alias("origin"),
+            # With the content, as `coherer.spark.deduplicate`.
+            sf.when(
+                origin[0].isNotNull(),
+                sf.to_json(sf.array(*origin, sf.xxhash64("value").cast("string"))),
+            ).alias("origin"),
             *((sf.col("offset") < sf.col(name)).cast("int").alias(name) for name in below),
         )
     )
