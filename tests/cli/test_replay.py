@@ -111,6 +111,24 @@ def test_messages_are_sent_once(coherer_node: EmbeddedNode, filled: str, protoco
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
+def test_messages_keep_all_their_keys(
+    coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
+) -> None:
+    url, target = coherer_node.rocketmq_url, f"{coherer_topic}-again"
+    sent = [("order-1", "customer-2"), ("order-3",), ()]
+    with connect(url) as client, client.producer() as producer:
+        producer.send_many(Message(coherer_topic, b"x", keys=keys) for keys in sent).check()
+    for words in [], ["--transactional", tmp_path / "decisions"]:
+        coherer_node.create_topic(f"{target}{len(words)}", 1)
+        done = replay(coherer_topic, "--to", f"{target}{len(words)}", "--url", url, *words)
+        assert done.exit_code == 0, done.output
+        found = scan(url, f"{target}{len(words)}", columns=["key"]).read_all()
+        wanted = {"order-1 customer-2", "order-3", None}
+        assert set(found.column("key").to_pylist()) == wanted
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_all_or_nothing(coherer_node: EmbeddedNode, filled: str, tmp_path: Path) -> None:
     url, target = coherer_node.rocketmq_url, f"{filled}-again"
     done = replay(filled, "--to", target, "--url", url, "--transactional", tmp_path / "decisions")

@@ -203,4 +203,7 @@ def _outgoing(source: jobs.Source, target: Target, spark: SparkSession) -> DataF
             one for name, value in zip(ORIGIN, origin, strict=True) for one in (sf.lit(name), value)
         ]
         properties = sf.map_concat(properties, sf.create_map(*pairs))
+    # A source joins the keys of a message with spaces.
+    keys = sf.filter(sf.split("key", " "), lambda key: key != "")
+    rows = rows.withColumn("key", keys)
     return rows.withColumn("properties", properties).select(*SENT)
