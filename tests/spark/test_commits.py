@@ -7,13 +7,14 @@ import os
 from array import array
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Self, cast
 
 import msgspec
 import pytest
 from pyarrow import fs
 
-from coherer._wire.rocketmq.codes import HALF_NOT_FOUND
+from coherer._wire.rocketmq.codes import HALF_NOT_FOUND, ResponseCode
 from coherer.errors import (
     CohererError,
     DisconnectedError,
@@ -21,7 +22,7 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
-from coherer.rocketmq import HalfMessages
+from coherer.rocketmq import HalfMessages, Queue
 from coherer.spark import commits, decisions
 from coherer.spark.commits import (
     PATIENCE_S,
@@ -233,6 +234,55 @@ def test_a_broker_that_stays_away(tmp_path: Path, error: CohererError) -> None:
     cluster.step = nothing
     assert coordinator(cluster, decisions).finish("0")
     check_whole(cluster.seen())
+
+
+def test_a_broker_that_is_away_for_a_moment_before_the_decision(tmp_path: Path) -> None:
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+
+    def away(what: str) -> None:
+        if what == "ends" and cluster.now < PATIENCE_S - STEP_S:
+            raise UnavailableError("It is gone.")
+
+    cluster.step = away
+    coordinator(cluster, decisions).commit("0", cluster.prepare(10))
+    check_whole(cluster.seen())
+    assert decisions.find("0") is not None
+
+
+def test_a_broker_that_stays_away_before_the_decision(tmp_path: Path) -> None:
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+
+    def away(what: str) -> None:
+        if what == "ends":
+            raise UnavailableError("It is gone.")
+
+    cluster.step = away
+    with pytest.raises(UnavailableError, match=r"It is gone"):
+        coordinator(cluster, decisions).commit("0", cluster.prepare(10))
+    assert decisions.latest() == -1
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["no route", "a route of others"])
+def test_the_end_of_a_queue_is_not_0_because_its_broker_has_stopped(others: bool) -> None:
+    """A broker that stops unregisters itself, and its queues are in no route."""
+    registered = [SimpleNamespace(name="a", role="master"), SimpleNamespace(name="b", role="slave")]
+
+    class Client:
+        brokers = SimpleNamespace(list=lambda **_: registered)
+
+        def admin(self) -> Client:
+            return self
+
+        def offsets(self, topic: str) -> dict[Queue, tuple[int, int]]:
+            if others:
+                return dict.fromkeys(QUEUES[:2], (3, 9))
+            raise RefusedError("No route.", code=int(ResponseCode.TOPIC_NOT_EXIST), topic=topic)
+
+    queue = RocketHalfQueue(cast("RocketClient", Client()))
+    with pytest.raises(UnavailableError, match="No name server knows a master of broker b"):
+        queue.ends(QUEUES)
+    registered.append(SimpleNamespace(name="b", role="master"))
+    assert queue.ends(QUEUES) == ([9, 9, 0] if others else [0, 0, 0]), "the topic is new there"
 
 
 def test_half_messages_that_the_broker_has_lost_are_an_error(tmp_path: Path) -> None:

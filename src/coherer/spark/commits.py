@@ -104,7 +104,11 @@ class HalfQueue(Protocol):
     """A cluster, as a coordinator sees it."""
 
     def ends(self, queues: Sequence[Queue]) -> list[int]:
-        """The end of each queue."""
+        """The end of each queue.
+
+        Raises:
+            UnavailableError: a broker is away.
+        """
         ...
 
     def ends_once(self, halves: HalfMessages) -> bool:
@@ -172,7 +176,11 @@ class RocketHalfQueue:
             _log.info("Half messages are left to the broker: %s", failed[0][1])
 
     def ends(self, queues: Sequence[Queue]) -> list[int]:
-        """The end of each queue, by its master; 0 if its topic is so new that it has no route."""
+        """The end of each queue, by its master; 0 if its topic is so new that it has no route.
+
+        Raises:
+            UnavailableError: a master is away.
+        """
         found: dict[Queue, int] = {}
         for topic in {queue.topic for queue in queues}:
             try:
@@ -182,7 +190,24 @@ class RocketHalfQueue:
                     raise
                 continue
             found |= {Queue(topic, one.broker, one.id): end for one, (_, end) in bounds.items()}
+        self._check_masters({queue.broker for queue in queues if queue not in found})
         return [found.get(queue, 0) for queue in queues]
+
+    def _check_masters(self, brokers: set[str]) -> None:
+        """Check that brokers without a route are there: a broker that stops takes its routes along.
+
+        Raises:
+            UnavailableError: one has no master.
+        """
+        if not brokers:
+            return
+        registered = self._client.admin().brokers.list(runtime=False)
+        away = sorted(brokers - {one.name for one in registered if one.role == "master"})
+        if away:
+            raise UnavailableError(
+                f"No name server knows a master of broker {', '.join(away)}.",
+                hint="Start it again.",
+            )
 
     def ends_once(self, halves: HalfMessages) -> bool:
         """Whether all brokers commit a half message once, also if the request is repeated."""
@@ -281,11 +306,12 @@ class Coordinator:
 
         Raises:
             UsageError: another process has decided.
-            UnavailableError: a broker is away. The decision is recorded; `finish` carries it out.
+            UnavailableError: a broker is away. If the decision is recorded, `finish` carries it
+                out.
         """
         if not len(halves):
             return
-        starts = tuple(self._queue.ends(halves.queues))
+        starts = tuple(self._ends_patiently(halves.queues))
         decision = Decision(self._me, halves, starts, plan)
         if not self._decisions.record(name, decision):
             raise UsageError(
@@ -337,6 +363,17 @@ class Coordinator:
                     raise DataLossError(text, hint=f"{lost} {self._decisions.way_out}") from error
                 hint = "The decision is recorded: start the query again to finish it."
                 raise UnavailableError(text, hint=hint) from error
+
+    def _ends_patiently(self, queues: Sequence[Queue]) -> list[int]:
+        """The ends of queues, also if a broker is away for a moment."""
+        give_up = self._clock() + PATIENCE_S
+        while True:
+            try:
+                return self._queue.ends(queues)
+            except UnavailableError:
+                if self._clock() > give_up:
+                    raise
+            self._sleep(STEP_S)
 
     def _claim(self, name: str, decision: Decision) -> None:
         """Become the owner of a decision: another process sends no further window of commits."""
