@@ -218,6 +218,23 @@ def test_no_half_messages_are_no_decision(tmp_path: Path) -> None:
     assert decisions.latest() == -1
 
 
+def test_rows_of_a_table_are_not_to_be_written_again(tmp_path: Path) -> None:
+    """Spark does not repeat `df.write`, and its user would send the rows twice."""
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+
+    def away(what: str) -> None:
+        if what == "before":
+            raise DisconnectedError("It is gone.")
+
+    cluster.step = away
+    with pytest.raises(UnavailableError, match="do not write these rows again") as raised:
+        coordinator(cluster, decisions).commit("0f-a", cluster.prepare(10))
+    assert "start the query" not in str(raised.value)
+    cluster.step = nothing
+    assert coordinator(cluster, decisions).finish("0f-a")
+    check_whole(cluster.seen())
+
+
 @pytest.mark.parametrize("error", [DisconnectedError("It is gone."), RefusedError("It is full.")])
 def test_a_broker_that_stays_away(tmp_path: Path, error: CohererError) -> None:
     cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))

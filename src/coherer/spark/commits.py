@@ -361,8 +361,7 @@ class Coordinator:
                 if isinstance(error, RefusedError) and HALF_NOT_FOUND in error.text:
                     lost = "Was the broker's machine cut off from power, with async flush?"
                     raise DataLossError(text, hint=f"{lost} {self._decisions.way_out}") from error
-                hint = "The decision is recorded: start the query again to finish it."
-                raise UnavailableError(text, hint=hint) from error
+                raise UnavailableError(text, hint=_hint(name)) from error
 
     def _ends_patiently(self, queues: Sequence[Queue]) -> list[int]:
         """The ends of queues, also if a broker is away for a moment."""
@@ -437,6 +436,16 @@ class Coordinator:
                 numbers = [begin + number for number, _ in failed]
                 return left.pick([*numbers, *rest]), failed[0][1]
         return left.pick(()), None
+
+
+def _hint(name: str) -> str:
+    """What to do about a decision that could not be carried out."""
+    if name.isdecimal():
+        return "The decision is recorded: start the query again to finish it."
+    return (
+        "The decision is recorded: do not write these rows again. The next transactional write "
+        "with the same folder finishes it first."
+    )
 
 
 def _shortened(name: str, queue: Queue, start: int, end: int, way_out: str) -> DataLossError:
