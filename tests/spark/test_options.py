@@ -145,6 +145,7 @@ def test_options_that_spark_adds_are_ignored() -> None:
         ({"topic": "a", "startingOffsets": "first"}, "Option startingOffsets"),
         ({"topic": "a", "startingOffsetsByTimestamp": '{"a": -1}'}, "milliseconds since 1970"),
         ({"topic": "a", "startingOffsetsByTimestamp": '{"a": {"x": 1}}'}, "not a partition"),
+        ({"topic": "a", "endingOffsetsByTimestamp": '{"a": 1767225600000000}'}, "milliseconds"),
         ({"topic": "a", "startingOffsetsByTimestampStrategy": "latest"}, "needs startingOffsetsBy"),
         ({"topic": "a", "maxBytesPerTrigger": "10x"}, "not a size such as"),
         ({"topic": "a", "maxBytesPerTrigger": "0"}, "not a size such as"),

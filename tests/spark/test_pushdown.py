@@ -20,8 +20,13 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from coherer import Message
+from coherer.blocking.rocketmq import connect
+from coherer.spark.options import read_options
 from coherer.spark.planning import Range, Wanted
 from coherer.spark.pushdown import is_enabled, wanted
+from coherer.spark.source import FilteredBatchReader, Share
+from coherer.testing import EmbeddedNode
 
 PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 OFFSET, PARTITION, TOPIC, TIME = ("offset",), ("partition",), ("topic",), ("storeTimestamp",)
@@ -71,6 +76,19 @@ def test_times_are_rounded_outwards() -> None:
     whole = time.replace(microsecond=0)
     assert wanted([EqualTo(TIME, whole)]).stored_ms == (1000, 1001)
     assert wanted([LessThan(TIME, whole), GreaterThan(TIME, whole)]).stored_ms == (1001, 1000)
+
+
+def test_times_without_end_are_read(coherer_node: EmbeddedNode, coherer_topic: str) -> None:
+    """Tables use the last moment of a calendar as an open end."""
+    with connect(coherer_node.rocketmq_url) as client, client.producer() as producer:
+        producer.send(Message(coherer_topic, b"x"))
+    options = read_options({"url": coherer_node.rocketmq_url, "topic": coherer_topic}, "rocketmq")
+    reader = FilteredBatchReader(options)
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    for one, rows in (LessThanOrEqual(TIME, last), 1), (GreaterThan(TIME, last), 0):
+        reader.pushFilters([one])
+        shares = [part for part in reader.partitions() if isinstance(part, Share)]
+        assert sum(part.rows for share in shares for part in share.ranges) == rows
 
 
 def test_ranges_are_limited() -> None:

@@ -172,7 +172,10 @@ def times_from_json(text: str, option: str) -> Times:
     return times
 
 
-_Ms = Annotated[int, msgspec.Meta(ge=0)]
+MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, the last time of Python."""
+
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=MS_MAX)]
 
 _TIMES_HINT: Final = (
     'Write JSON like {"topic": {"broker:partition": 1700000000000}}; the times are milliseconds '

@@ -41,7 +41,7 @@ from coherer.spark.columns import spark_schema
 from coherer.spark.connections import end_quietly, shared_queue
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.gaps import Reporter, source_of
-from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
+from coherer.spark.offsets import LATEST, MS_MAX, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
 from coherer.spark.pickling import SentToWorkers
 from coherer.spark.planning import (
@@ -434,7 +434,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
 
 
 def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(max(ms, 0) / 1000, UTC)
+    return datetime.fromtimestamp(min(max(ms, 0), MS_MAX) / 1000, UTC)
 
 
 def _furthest(offsets: Offsets, others: Offsets, choose: Callable[[int, int], int]) -> Offsets:
