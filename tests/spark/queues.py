@@ -173,7 +173,9 @@ class ListQueue:
     def topics(self) -> Sequence[str]:
         return list(self.held)
 
-    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def bounds(
+        self, topic: str, *, partial: bool = False
+    ) -> Mapping[tuple[str, int], tuple[int, int]]:
         return self.held[topic]
 
     def offsets_since(

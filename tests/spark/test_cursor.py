@@ -39,10 +39,11 @@ def options_of(**options: str) -> ReadOptions:
 
 
 def test_a_stream_starts_at_the_end_by_default() -> None:
-    cursor = Brokers().cursor
-    assert cursor.initial("latest") == {"t": {"1:0": 100, "1:1": 25}}
-    assert cursor.initial("earliest") == {"t": {"1:0": 0, "1:1": 5}}
-    assert cursor.initial({"t": {"1:1": 7}}) == {"t": {"1:0": 100, "1:1": 7}}
+    brokers = Brokers()
+    cursor, bounds = brokers.cursor, brokers.bounds
+    assert cursor.initial("latest", bounds) == {"t": {"1:0": 100, "1:1": 25}}
+    assert cursor.initial("earliest", bounds) == {"t": {"1:0": 0, "1:1": 5}}
+    assert cursor.initial({"t": {"1:1": 7}}, bounds) == {"t": {"1:0": 100, "1:1": 7}}
 
 
 def test_the_next_end_is_the_brokers_end() -> None:
@@ -180,7 +181,7 @@ def test_available_now_never_goes_back() -> None:
     brokers = Brokers()
     brokers.cursor.fix_target()
     brokers.bounds = {"t": {"1:0": (0, 200), "1:1": (5, 25)}}
-    start = brokers.cursor.initial("latest")
+    start = brokers.cursor.initial("latest", brokers.bounds)
     assert start["t"]["1:0"] == 200
     assert brokers.cursor.next_end(start, None) == start
 
@@ -235,7 +236,7 @@ def test_offsets_after_the_end_are_refused() -> None:
     with pytest.raises(UsageError, match="ends at 100"):
         batch_ends(options_of(endingOffsets='{"t": {"1:0": 101}}'), Brokers().bounds)
     with pytest.raises(UsageError, match="ends at 25"):
-        Brokers().cursor.initial({"t": {"1:1": 26}})
+        Brokers().cursor.initial({"t": {"1:1": 26}}, Brokers().bounds)
 
 
 def test_planning_takes_the_answer_that_decided_the_end() -> None:

@@ -144,7 +144,7 @@ def test_a_stream_polls_before_it_reports_no_new_messages(
 ) -> None:
     looks: list[str] = []
 
-    def bounds(topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    def bounds(topic: str, **_: object) -> dict[tuple[str, int], tuple[int, int]]:
         looks.append(topic)
         return {("1", 0): (0, 9 if len(looks) > 3 else 5)}
 

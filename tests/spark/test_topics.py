@@ -40,7 +40,7 @@ def test_a_missing_topic_is_an_error_or_skipped(
 ) -> None:
     held = list_queue.bounds
 
-    def bounds(topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def bounds(topic: str, **_: object) -> Mapping[tuple[str, int], tuple[int, int]]:
         if topic not in list_queue.held:
             raise gone
         return held(topic)

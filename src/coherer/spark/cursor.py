@@ -126,22 +126,27 @@ class Cursor:
         self._waiting_since_ms: int | None = None
         self._checked = False
 
-    def initial(self, wanted: str | Offsets) -> Offsets:
+    def initial(self, wanted: str | Offsets, bounds: Bounds) -> Offsets:
         """The start of a stream without a checkpoint.
 
         Args:
             wanted: `earliest`, `latest`, or offsets.
+            bounds: those of all partitions, also of brokers that `bounds_for` may leave out.
 
         Raises:
             UsageError: `wanted` names a partition or offset that does not exist.
         """
-        return canonical(resolve(wanted, self.fetch_bounds(), "startingOffsets", unnamed=LATEST))
+        self._keep(bounds)
+        return canonical(resolve(wanted, bounds, "startingOffsets", unnamed=LATEST))
 
     def fetch_bounds(self) -> Bounds:
         """Ask the brokers for the bounds of all partitions."""
-        self._bounds = self._ask()
+        return self._keep(self._ask())
+
+    def _keep(self, bounds: Bounds) -> Bounds:
+        self._bounds = bounds
         self._asked_ms = self._now_ms()
-        return self._bounds
+        return bounds
 
     def bounds_for(self, start: Offsets) -> Bounds:
         """Ask the brokers for bounds, for a batch that starts at `start`.

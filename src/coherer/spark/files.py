@@ -163,7 +163,9 @@ class Stores:
         """All topics, except internal ones, retries and dead letters."""
         return sorted({topic for one in self.snapshots.values() for topic in one.topics()})
 
-    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def bounds(
+        self, topic: str, *, partial: bool = False
+    ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, queue).
 
         Raises:
@@ -173,6 +175,7 @@ class Stores:
             paths = ", ".join(str(one.directory) for one in self.snapshots.values())
             text = f"There is no such topic in {paths}."
             raise refused(ResponseCode.TOPIC_NOT_EXIST, text, topic=topic)
+        del partial  # a store is there or not
         return {
             (name, number): edges
             for name, one in self.snapshots.items()

@@ -88,8 +88,15 @@ class Queue(Protocol):
         """All topics."""
         ...
 
-    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
-        """The first offset and the end offset, by (broker, partition)."""
+    def bounds(
+        self, topic: str, *, partial: bool = False
+    ) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """The first offset and the end offset, by (broker, partition).
+
+        Args:
+            topic: the topic.
+            partial: leave out brokers that do not answer, if others do.
+        """
         ...
 
     def offsets_since(

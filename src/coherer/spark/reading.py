@@ -262,7 +262,7 @@ class RangeRows:
         """The partition's bounds; the gap itself while its broker does not answer for it."""
         if self._bounds is None:
             one = self._range
-            found = self._queue.bounds(one.topic)
+            found = self._queue.bounds(one.topic, partial=True)
             self._bounds = found.get((one.broker, one.partition), (low, high))
         return self._bounds
 

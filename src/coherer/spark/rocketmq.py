@@ -16,6 +16,7 @@ from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking._packed import send_packed
+from coherer.blocking._present import present_offsets
 from coherer.blocking._ranges import open_readers
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
@@ -25,6 +26,7 @@ from coherer.errors import CohererError, UnavailableError
 from coherer.message import Receipt
 from coherer.rocketmq import Client as AsyncClient
 from coherer.rocketmq import Reader as AsyncReader
+from coherer.spark.away import Away
 from coherer.spark.commits import RocketHalfQueue
 from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access
@@ -40,6 +42,7 @@ class RocketMQQueue:
         self._client = _connected(access)
         self._producer: RocketProducer | None = None
         self._halves: RocketHalfQueue | None = None
+        self._away = Away()
 
     @property
     def halves(self) -> RocketHalfQueue:
@@ -53,9 +56,14 @@ class RocketMQQueue:
         found = [topic.name for topic in self._client.admin().topics.list()]
         return [name for name in found if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
-    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def bounds(
+        self, topic: str, *, partial: bool = False
+    ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, queue)."""
-        bounds = self._client.offsets(topic)
+        if partial:
+            bounds = self._away.logged(topic, present_offsets(self._client, topic))
+        else:
+            bounds = self._client.offsets(topic)
         return {place_of(queue): ends for queue, ends in bounds.items()}
 
     def offsets_since(
@@ -69,7 +77,7 @@ class RocketMQQueue:
         return {place_of(one): offset for one, offset in found.items()}
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
-        """None: name servers forget brokers that are down."""
+        """None: name servers forget brokers that are down, and `bounds` asks the others."""
         del topic
         return ()
 

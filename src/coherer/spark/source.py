@@ -322,7 +322,8 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
             options = topics.with_offsets(queue, self._options)
-        return cursor.initial(options.starting_offsets or LATEST)
+            bounds = topics.bounds(queue)
+        return cursor.initial(options.starting_offsets or LATEST, bounds)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read nothing after the present ends."""
@@ -397,7 +398,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
                     "endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batches "
                     "only."
                 )
-            topics = Topics(self._options, monotonic_ms)
+            topics = Topics(self._options, monotonic_ms, running=True)
 
             def ask() -> Bounds:
                 with shared_queue(self._options.access) as queue:

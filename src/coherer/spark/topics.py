@@ -53,13 +53,23 @@ def monotonic_ms() -> int:
 
 
 class Topics:
-    """The topics of a read, named or matched."""
+    """The topics of a read, named or matched.
 
-    def __init__(self, options: ReadOptions, now_ms: Callable[[], int]) -> None:
+    Args:
+        options: those of the read.
+        now_ms: a monotonic clock.
+        running: whether it is a stream, which goes on without the brokers that are away. A new read
+            does so only with `failOnDataLoss=false`.
+    """
+
+    def __init__(
+        self, options: ReadOptions, now_ms: Callable[[], int], *, running: bool = False
+    ) -> None:
         self._names = options.topics
         self._pattern = options.topics_pattern
         self._assigned = options.assigned
         self._strict = options.fail_on_data_loss
+        self._partial = running or not options.fail_on_data_loss
         self._missing: set[str] = set()
         self._now_ms = now_ms
         self._resolved_ms: int | None = None
@@ -81,7 +91,11 @@ class Topics:
         Raises:
             RefusedError: a named topic does not exist, and `failOnDataLoss` is set.
         """
-        found = merged(bounds_of(topic, ends) for topic, ends in self._ask(queue, queue.bounds))
+
+        def ask(topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+            return queue.bounds(topic, partial=self._partial)
+
+        found = merged(bounds_of(topic, ends) for topic, ends in self._ask(queue, ask))
         return {
             topic: {key: at for key, at in ends.items() if self._is_wanted(topic, key)}
             for topic, ends in found.items()

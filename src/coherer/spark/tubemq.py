@@ -24,11 +24,13 @@ from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
 from coherer.blocking._packed import send_packed
+from coherer.blocking._present import present_offsets
 from coherer.blocking._ranges import Begun, open_readers
 from coherer.blocking.tubemq import Client, Producer, Reader
 from coherer.blocking.tubemq import connect as connect_tubemq
 from coherer.errors import CohererError, UnavailableError
 from coherer.message import Receipt
+from coherer.spark.away import Away
 from coherer.spark.offsets import Offsets, flatten
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
@@ -46,14 +48,20 @@ class TubeMQQueue:
         self._admin_token = access.admin_token
         self._partitions: dict[str, dict[tuple[str, int], Partition]] = {}
         self._producer: Producer | None = None
+        self._away = Away()
 
     def topics(self) -> Sequence[str]:
         """All topics, from the master's HTTP interface."""
         return [topic.name for topic in self._client.admin(self._admin_token).topics.list()]
 
-    def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def bounds(
+        self, topic: str, *, partial: bool = False
+    ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, partition)."""
-        bounds = self._client.offsets(topic)
+        if partial:
+            bounds = self._away.logged(topic, present_offsets(self._client, topic))
+        else:
+            bounds = self._client.offsets(topic)
         return {place_of(one): ends for one, ends in bounds.items()}
 
     def offsets_since(

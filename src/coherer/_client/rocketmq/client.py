@@ -12,6 +12,7 @@ from typing import TypedDict, Unpack
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
+from coherer._client.engine.present import PresentOffsets, present_offsets
 from coherer._client.rocketmq.administration.admin import Admin
 from coherer._client.rocketmq.consuming import broker_requests
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
@@ -249,6 +250,10 @@ class Client(BaseClient):
             RefusedError: the topic does not exist.
             UnavailableError: a server could not be reached.
         """
+        return (await self._present_offsets(topic)).whole()
+
+    async def _present_offsets(self, topic: str) -> PresentOffsets[Queue]:
+        """The offsets at the masters that answer."""
         queues = await self.partitions(topic)
 
         async def ends(queue: Queue) -> tuple[int, int]:
@@ -258,8 +263,8 @@ class Client(BaseClient):
             )
             return max(oldest, 0), max(end, oldest, 0)
 
-        found = await asyncio.gather(*(ends(queue) for queue in queues))
-        return ByPartition(zip(queues, found, strict=True))
+        found = await asyncio.gather(*map(ends, queues), return_exceptions=True)
+        return present_offsets(queues, found)
 
     async def offsets_since(
         self,

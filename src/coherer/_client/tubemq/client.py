@@ -11,6 +11,7 @@ from coherer import limits
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
+from coherer._client.engine.present import PresentOffsets
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.options import ConsumerOptions, Listener, Start, Topics
@@ -187,6 +188,10 @@ class Client(BaseClient):
             UnavailableError: a server could not be reached.
         """
         return await self._topics().offsets(topic)
+
+    async def _present_offsets(self, topic: str) -> PresentOffsets[Partition]:
+        """The offsets at the brokers that answer."""
+        return await self._topics().present_offsets(topic)
 
     async def offsets_since(
         self,

@@ -26,13 +26,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from coherer._client.engine.present import PresentOffsets, present_offsets
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, client_id, retry
 from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
 from coherer._client.tubemq.routing import partition_ids
 from coherer._common import machine
 from coherer._common.logs import Log
-from coherer._common.renamed import ByPartition
 from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
@@ -224,15 +224,34 @@ class TopicCatalog:
         """
 
         async def attempt() -> dict[Partition, tuple[int, int]]:
-            partitions = await self._recent_partitions(topic)
-            try:
-                ends = await self._offset_ranges(partitions)
-            except CohererError:
-                self._cached.pop(topic, None)
-                raise
-            return ByPartition(zip(partitions, ends, strict=True))
+            return (await self._ask_for_offsets(topic)).whole()
 
         return await self._retry(attempt)
+
+    async def present_offsets(self, topic: str) -> PresentOffsets[Partition]:
+        """The same of the brokers that answer.
+
+        Raises:
+            RefusedError: the topic does not exist, or a broker refused.
+            UnavailableError: no broker could be reached.
+        """
+
+        async def attempt() -> PresentOffsets[Partition]:
+            present = await self._ask_for_offsets(topic)
+            return present if present.found else PresentOffsets(present.whole(), {})
+
+        return await self._retry(attempt)
+
+    async def _ask_for_offsets(self, topic: str) -> PresentOffsets[Partition]:
+        partitions = await self._recent_partitions(topic)
+        is_whole = False
+        try:
+            present = present_offsets(partitions, await self._offset_ranges(partitions))
+            is_whole = not present.away
+        finally:
+            if not is_whole:
+                self._cached.pop(topic, None)
+        return present
 
     async def look(self, partition: Partition, since_ms: int | None = None) -> StartPosition:
         """Return the first offset of a partition and the offset after its last, without reading.
@@ -309,21 +328,17 @@ class TopicCatalog:
             )
         return survey.partitions
 
-    async def _offset_ranges(self, partitions: Iterable[Partition]) -> list[tuple[int, int]]:
+    async def _offset_ranges(
+        self, partitions: Iterable[Partition]
+    ) -> list[tuple[int, int] | BaseException]:
         slot = self.reserve()
         try:
             rpc = self.rpc(slot)
             looks = (_offset_range(rpc, one) for one in partitions)
             # All have ended before the group is used again, also after a failure.
-            found = await asyncio.gather(*looks, return_exceptions=True)
+            return await asyncio.gather(*looks, return_exceptions=True)
         finally:
             self.release(slot)
-        ranges: list[tuple[int, int]] = []
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-            ranges.append(one)
-        return ranges
 
     async def _look_up(self, topic: str) -> ReadableParts:
         publisher = await self._registered()
