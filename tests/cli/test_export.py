@@ -15,6 +15,7 @@ from coherer.blocking.rocketmq import connect as connect_rocketmq
 from coherer.cli.main import app
 from coherer.message import Message
 from coherer.testing import embedded_node
+from tests.copies import copy_tree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +107,27 @@ def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: P
     ]
     again = export(*some, "--overwrite", "-p", 1)
     assert "6 messages" in again.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path) -> None:
+    """As a scheduler does after exit code 1."""
+    copy = Path(copy_tree(store, tmp_path / "store"))
+    (log,) = sorted((copy / "commitlog").iterdir())[:1]
+    sound = log.read_bytes()
+    log.write_bytes(sound.replace(b"\x00\x00\x00\x03123", b"\x00\x00\x00\x03321", 1))
+    words = [TOPIC, "--store", copy, "--to", tmp_path / "table"]
+    for _ in range(2):
+        failed = export(*words)
+        assert failed.exit_code == 1, failed.stderr
+        assert "A record is bad" in failed.stderr
+    (tmp_path / "table" / "_temporary" / "0").mkdir(parents=True)  # and once it was killed
+    log.write_bytes(sound)
+    done = export(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == COUNT
+    assert export(*words).exit_code == 2, "a whole table is not written again"
 
 
 @pytest.mark.spark

@@ -45,9 +45,10 @@ def export(
         return
     if to is None:
         raise UsageError("Option --to is missing.", hint="Name a directory for the files.")
-    if not overwrite and "://" not in to and Path(to).exists():
+    unfinished = "://" not in to and _is_unfinished(Path(to))
+    if not (overwrite or unfinished) and "://" not in to and Path(to).exists():
         raise UsageError(f"{to} exists.", hint="Name a new directory, or use --overwrite.")
-    mode = "overwrite" if overwrite else "error"
+    mode = "overwrite" if overwrite or unfinished else "error"
     jobs.copy(
         source,
         to,
@@ -56,3 +57,9 @@ def export(
         lambda rows: rows.write.mode(mode).parquet(to),
         as_json=given.as_json,
     )
+
+
+def _is_unfinished(directory: Path) -> bool:
+    """Whether a run that failed or was killed left a directory: Spark makes it first."""
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
+    return not names or "_temporary" in names
