@@ -196,6 +196,16 @@ STRINGS = pa.map_(pa.string(), pa.string())
         ),
         (
             "rocketmq",
+            {"value": values(b"a", b"b"), "key": pa.array([["k"], ["k", None]])},
+            "Row 1 of the task: One of the keys is null.*array_compact",
+        ),
+        (
+            "rocketmq",
+            {"value": values(b"a"), "properties": pa.array([[("x", None)]], STRINGS)},
+            "Row 0 of the task: Property 'x' is null.*map_filter",
+        ),
+        (
+            "rocketmq",
             {"value": values(b"a"), "properties": pa.array([[("x", "y" * 40_000)]], STRINGS)},
             "Row 0.*at most 32767",
         ),

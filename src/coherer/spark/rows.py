@@ -193,7 +193,7 @@ def messages(
             tag=cast("str | None", tag),
             time=cast("datetime | None", time),
             keys=() if key is None else _keys(cast("str | list[str]", key)),
-            properties=dict(cast("list[tuple[str, str]]", properties or [])) | dict(origin(number)),
+            properties=_properties(properties) | dict(origin(number)),
         )
 
 
@@ -202,8 +202,24 @@ def no_keys() -> UsageError:
     return UsageError("TubeMQ has no keys.", hint="Put the key among the properties.")
 
 
+def _properties(pairs: object) -> dict[str, str]:
+    properties = dict(cast("list[tuple[str, str | None]]", pairs or []))
+    for name, value in properties.items():
+        if value is None:
+            raise UsageError(
+                f"Property {name!r} is null.",
+                hint="Leave it out: map_filter('properties', lambda _, value: value.isNotNull()).",
+            )
+    return cast("dict[str, str]", properties)
+
+
 def _keys(key: str | list[str]) -> tuple[str, ...]:
     if not isinstance(key, str):
+        if None in key:
+            raise UsageError(
+                "One of the keys is null.",
+                hint="Leave nulls out: .withColumn('key', array_compact('key')).",
+            )
         return tuple(key)
     if " " in key:
         raise UsageError(
