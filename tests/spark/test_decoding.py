@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastavro
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
 from coherer.spark import from_inlong, registry_id, registry_payload
+from coherer.spark.decoding import opened
 from tests.inlong_java import JAVA
 
 if TYPE_CHECKING:
@@ -39,6 +41,17 @@ def test_the_framing_of_a_registry(spark: SparkSession) -> None:
     for value in ("value", rows["value"]):
         found = rows.select("value", registry_id(value), registry_payload(value)).collect()
         assert [tuple(row) for row in found] == FRAMED
+
+
+def test_a_time_that_no_column_holds_is_the_reason() -> None:
+    """One damaged message must not stop a stream."""
+    good = next(bytes.fromhex(java.envelope) for java in JAVA if java.version == 2)
+    for time in (b"\x7f" + b"\xff" * 7, b"\x80" + b"\0" * 7):
+        bad = good[:2] + time + good[10:]
+        found = opened(pa.array([good, bad], pa.binary())).to_pylist()
+        assert found[0]["error"] is None
+        assert "The time of creation is" in found[1]["error"]
+        assert found[1]["messages"] is None
 
 
 def test_envelopes_of_inlong(spark: SparkSession) -> None:

@@ -21,6 +21,9 @@ from coherer.inlong import Envelope, decode
 REGISTRY_HEAD: Final = 5
 """Bytes before the payload: the zero and the number of the schema."""
 
+_US_MAX: Final = (1 << 63) - 1
+"""The last time of Spark and of Arrow, in µs since 1970."""
+
 INLONG_TYPE: Final = (
     "struct<version: int, created: timestamp, count: bigint, "
     "messages: array<struct<attributes: map<string, string>, body: binary>>, error: string>"
@@ -124,6 +127,8 @@ def _rows(values: pa.Array) -> Iterable[dict[str, object] | None]:
 
 def _row(envelope: Envelope) -> dict[str, object]:
     created_us = None if envelope.created_ms is None else envelope.created_ms * 1000
+    if created_us is not None and abs(created_us) > _US_MAX:
+        raise ProtocolError(f"The time of creation is {envelope.created_ms}.")
     return {
         "version": envelope.version,
         "created": created_us,
