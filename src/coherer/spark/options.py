@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from coherer._client.engine.options import parse_url
+from coherer._client.engine.options import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, parse_url
 from coherer._common.masking import masked_url
 from coherer.errors import UsageError
 from coherer.spark import kafka
@@ -243,6 +243,21 @@ def duration_ms(value: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def _timeout(value: str) -> int:
+    ms = duration_ms(value)
+    if not TIMEOUT_MS_MIN <= ms <= TIMEOUT_MS_MAX:
+        raise ValueError(f"{value!r} is not {TIMEOUT_MS_MIN} ms to {TIMEOUT_MS_MAX // 60_000} min")
+    return ms
+
+
+def _admin(value: str) -> str:
+    # Few reads need an administration.
+    from coherer._client.tubemq.administration.webapi import Endpoint
+
+    Endpoint.parse(value)
+    return value.strip()
+
+
 def _names(value: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:
@@ -338,7 +353,7 @@ ACCESS_TABLE: Final = (
     Option("tlsTrust", "tls_trust", _text, "The file with trusted certificates."),
     Option("tlsCertificate", "tls_certificate", _text, "The file with the client's certificate."),
     Option("tlsKey", "tls_key", _text, "The file with its key."),
-    Option("admin", "admin", _text,
+    Option("admin", "admin", _admin,
            "TubeMQ only, for reading: the master's HTTP interface, `http://host:port`.", "tubemq"),
     Option("adminToken", "admin_token", _text,
            "TubeMQ only, for reading: the token of that interface, which `commitOffsets` needs "
@@ -346,7 +361,7 @@ ACCESS_TABLE: Final = (
     Option("onDisk", "on_disk", _boolean,
            "TubeMQ only, for reading: read only what Java's broker has on disk, so that its death "
            "takes back nothing that was read (default false).", "tubemq"),
-    Option("timeout", "timeout_ms", duration_ms, "Timeout of a request (default 10s)."),
+    Option("timeout", "timeout_ms", _timeout, "Timeout of a request (default 10s)."),
 )  # fmt: skip
 """Options of both reading and writing."""
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from coherer import tubemq
+from coherer._client.engine.options import TIMEOUT_MS_MAX
 from coherer._client.tubemq import cluster
 from coherer._client.tubemq.cluster import (
-    TIMEOUT_MS_MAX,
     ClientOptions,
     Cluster,
     Masters,

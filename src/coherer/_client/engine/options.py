@@ -33,6 +33,10 @@ _PORTS: Final[Mapping[str, int]] = {
 }
 PORT_MAX: Final = 65_535
 
+TIMEOUT_MS_MIN: Final = 10
+TIMEOUT_MS_MAX: Final = 600_000
+"""The timeouts that a client accepts for its requests."""
+
 
 class Address(msgspec.Struct, frozen=True):
     """A parsed URL.

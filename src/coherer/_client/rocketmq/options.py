@@ -11,6 +11,7 @@ import msgspec
 from coherer import limits
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.engine.metrics import ClientMetrics
+from coherer._client.engine.options import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN
 from coherer._client.engine.sender import check_window
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._client.rocketmq.observers import Observer
@@ -24,9 +25,6 @@ from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import Selector, Sql92, Tags
 from coherer.errors import UsageError
-
-TIMEOUT_MS_MIN: Final = 10
-TIMEOUT_MS_MAX: Final = 600_000
 
 VIP_PORT_STEP: Final = 2
 """A broker's VIP port is its main port minus this. Everything but pulls may use it."""

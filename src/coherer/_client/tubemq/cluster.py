@@ -22,6 +22,7 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer._client.engine.connections import ConnectionPool, ServerConnection
 from coherer._client.engine.metrics import ClientMetrics
+from coherer._client.engine.options import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN
 from coherer._client.engine.tasks import backoff
 from coherer._common import machine
 from coherer._common.logs import Log
@@ -337,9 +338,6 @@ async def retry(
 
 UNDEFINED: Final = -2
 """TubeMQ's value for "none yet" in number fields."""
-
-TIMEOUT_MS_MIN: Final = 10
-TIMEOUT_MS_MAX: Final = 600_000
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
