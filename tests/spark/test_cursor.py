@@ -260,3 +260,24 @@ def test_planning_asks_for_an_end_that_it_has_not_seen() -> None:
     assert brokers.cursor.planning_bounds(start, end) == brokers.bounds
     brokers.bounds = {"t": {"1:1": (5, 25)}}
     assert brokers.cursor.planning_bounds(start, {"t": {"1:0": 130}}) == brokers.bounds
+
+
+def test_partitions_that_are_away_may_be_named_without_fail_on_data_loss() -> None:
+    """Brokers that are down, and topics that do not exist yet."""
+    named = '{"t": {"1:0": 40, "2:0": 7, "3:0": -1}, "u": {"1:0": 3}}'
+    options = options_of(startingOffsets=named, endingOffsets=named, failOnDataLoss="false")
+    bounds = Brokers().bounds
+    assert batch_ends(options, bounds) == (
+        {"t": {"1:0": 40, "1:1": 5}},
+        {"t": {"1:0": 40, "1:1": 25}},
+    )
+    wanted = options.starting_offsets
+    assert isinstance(wanted, dict)
+    brokers = Brokers(failOnDataLoss="false")
+    start = brokers.cursor.initial(wanted, bounds)
+    assert start == {"t": {"1:0": 40, "1:1": 25, "2:0": 7}, "u": {"1:0": 3}}
+    assert brokers.cursor.next_end(start)["t"]["2:0"] == 7
+    brokers.bounds = {"t": {**bounds["t"], "2:0": (0, 9)}}
+    assert brokers.cursor.next_end(start)["t"]["2:0"] == 9, "and nothing before 7 is read"
+    with pytest.raises(UsageError, match="names partition 2:0, which does not exist"):
+        Brokers().cursor.initial(wanted, bounds)

@@ -137,7 +137,13 @@ class Cursor:
             UsageError: `wanted` names a partition or offset that does not exist.
         """
         self._keep(bounds)
-        return canonical(resolve(wanted, bounds, "startingOffsets", unnamed=LATEST))
+        strict = self._options.fail_on_data_loss
+        start = resolve(wanted, bounds, "startingOffsets", unnamed=LATEST, strict=strict)
+        if isinstance(wanted, dict):  # the other partitions keep their offsets until they are there
+            for topic, key, offset in flatten(wanted):
+                if offset >= 0:
+                    start.setdefault(topic, {}).setdefault(key, offset)
+        return canonical(start)
 
     def fetch_bounds(self) -> Bounds:
         """Ask the brokers for the bounds of all partitions."""
@@ -264,10 +270,10 @@ def batch_ends(options: ReadOptions, bounds: Bounds) -> tuple[Offsets, Offsets]:
     Raises:
         UsageError: the options name a partition or offset that does not exist.
     """
-    start = resolve(
-        options.starting_offsets or EARLIEST, bounds, "startingOffsets", unnamed=EARLIEST
-    )
-    end = resolve(options.ending_offsets or LATEST, bounds, "endingOffsets", unnamed=LATEST)
+    begin, stop = options.starting_offsets or EARLIEST, options.ending_offsets or LATEST
+    strict = options.fail_on_data_loss
+    start = resolve(begin, bounds, "startingOffsets", unnamed=EARLIEST, strict=strict)
+    end = resolve(stop, bounds, "endingOffsets", unnamed=LATEST, strict=strict)
     for topic, key, first in flatten(start):
         # If the start is the first message, retention may have deleted the end.
         if end[topic][key] < first and first > bounds[topic][key][0]:

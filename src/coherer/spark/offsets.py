@@ -251,7 +251,9 @@ def latest(bounds: Bounds) -> Offsets:
     return {topic: {key: high for key, (_, high) in at.items()} for topic, at in bounds.items()}
 
 
-def resolve(wanted: str | Offsets, bounds: Bounds, option: str, *, unnamed: str) -> Offsets:
+def resolve(
+    wanted: str | Offsets, bounds: Bounds, option: str, *, unnamed: str, strict: bool = True
+) -> Offsets:
     """The offset that a user wants for every existing partition.
 
     Args:
@@ -259,6 +261,7 @@ def resolve(wanted: str | Offsets, bounds: Bounds, option: str, *, unnamed: str)
         bounds: of all partitions.
         option: the name of the option, for the error.
         unnamed: `earliest` or `latest`, for partitions that are not in `wanted`.
+        strict: whether all partitions in `wanted` must exist; others are left out.
 
     Raises:
         UsageError: `wanted` names a partition that does not exist, or an offset after its end.
@@ -268,7 +271,7 @@ def resolve(wanted: str | Offsets, bounds: Bounds, option: str, *, unnamed: str)
     """
     if isinstance(wanted, str):
         return earliest(bounds) if wanted == EARLIEST else latest(bounds)
-    _check_named(wanted, bounds, option)
+    _check_named(wanted, bounds, option, strict=strict)
     default = EARLIEST_MARK if unnamed == EARLIEST else LATEST_MARK
     return {
         topic: {
@@ -283,9 +286,11 @@ def _offset(offset: int, low: int, high: int) -> int:
     return {EARLIEST_MARK: low, LATEST_MARK: high}.get(offset, offset)
 
 
-def _check_named(wanted: Offsets, bounds: Bounds, option: str) -> None:
+def _check_named(wanted: Offsets, bounds: Bounds, option: str, *, strict: bool) -> None:
     for topic, key, offset in flatten(wanted):
         partitions = bounds.get(topic, {})
+        if key not in partitions and not strict:
+            continue
         if key not in partitions:
             raise UsageError(
                 f"Option {option} names partition {key}, which does not exist.",
