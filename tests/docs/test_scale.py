@@ -58,6 +58,18 @@ class Servers:
         assert process.stdout is not None
         return msgspec.json.decode(process.stdout.readline(), type=Ready)
 
+    def kill(self) -> None:
+        """Kill the last but one."""
+        process = self._processes.pop(-2)
+        process.kill()
+        process.communicate()
+
+    def stop_last(self) -> None:
+        """Stop the last one in order."""
+        others, self._processes = self._processes[:-1], self._processes[-1:]
+        self.stop()
+        self._processes = others
+
     def stop(self) -> None:
         """Stop them in the opposite order."""
         for process in reversed(self._processes):
@@ -128,13 +140,61 @@ async def use_again(url: str) -> None:
 
 def test_several_machines(servers: Servers) -> None:
     (master,) = (line for line in commands("--role master") if "--zookeeper" not in line)
-    first, second = commands("--role broker")
+    first, second = (line for line in commands("--role broker") if "--broker-role" not in line)
     ready = servers.start(f"{master} --default-partitions 2")
     ports = {":8715": f":{ready.master_port}", ":9876": f":{ready.namesrv_port}"}
     for line, ids in ((first, [1, 2]), (second, [3, 4])):
         brokers = servers.start(line, **ports).brokers
         assert [broker.id for broker in brokers] == ids
     asyncio.run(use(ready.url, 8))
+
+
+async def send_safely(url: str, first: str) -> dict[str, int]:
+    """Send until a slave has 100 messages; returns their offsets."""
+    sent: dict[str, int] = {}
+    async with coherer.connect(url) as client, client.producer() as producer:
+        while len(sent) < 100:
+            body = f"{first}{len(sent)}"
+            receipt = await producer.send(Message("orders", body.encode()))
+            assert receipt.offset is not None
+            if receipt.status == "SEND_OK":  # the slave has connected
+                sent[body] = receipt.offset
+    return sent
+
+
+async def stored(url: str) -> dict[str, int]:
+    """The offsets of all messages."""
+    found: dict[str, int] = {}
+    async with coherer.connect(url) as client:
+        for queue, (begin, end) in (await client.offsets("orders")).items():
+            async with client.reader(queue, begin, end=end) as reader:
+                while (batch := await reader.read()) is not None:
+                    offsets = zip(batch.bodies(), batch.offsets(), strict=True)
+                    found |= {body.decode(): offset for body, offset in offsets}
+    return found
+
+
+def test_a_broker_that_is_lost(tmp_path: Path, servers: Servers) -> None:
+    (names,) = (line for line in commands("--role master") if "--zookeeper" not in line)
+    master, slave, heir = commands("--broker-role")
+    ready = servers.start(names)
+    places = {":9876": f":{ready.namesrv_port}", "10912": "0"}
+    url = f"rocketmq://127.0.0.1:{ready.namesrv_port}"
+    servers.start(master, **places)
+    old, new = tmp_path / "copy", tmp_path / "second copy"
+    servers.start(slave, **places, data=shlex.quote(str(old)))
+    sent = asyncio.run(send_safely(url, "a"))
+    servers.kill()
+    servers.stop_last()
+    servers.start(heir, **places, data=shlex.quote(str(old)))
+    servers.start(slave, **places, data=shlex.quote(str(new)))
+    later = asyncio.run(send_safely(url, "b"))
+    assert sent.items() | later.items() <= asyncio.run(stored(url)).items()
+    assert not set(sent.values()) & set(later.values())
+    servers.kill()
+    servers.stop_last()
+    servers.start(heir, **places, data=shlex.quote(str(new)))
+    assert sent.items() | later.items() <= asyncio.run(stored(url)).items()
 
 
 def test_the_ports_and_names_are_the_documented_ones() -> None:
