@@ -17,7 +17,7 @@ Other columns are refused by name, so that no data is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
@@ -213,14 +213,15 @@ def _properties(pairs: object) -> dict[str, str]:
     return cast("dict[str, str]", properties)
 
 
-def _keys(key: str | list[str]) -> tuple[str, ...]:
+def _keys(key: str | Sequence[str | None]) -> tuple[str, ...]:
     if not isinstance(key, str):
-        if None in key:
+        keys = tuple(one for one in key if one is not None)
+        if len(keys) < len(key):
             raise UsageError(
                 "One of the keys is null.",
                 hint="Leave nulls out: .withColumn('key', array_compact('key')).",
             )
-        return tuple(key)
+        return keys
     if " " in key:
         raise UsageError(
             f"Key {key!r} holds a space, which separates keys.",

@@ -413,7 +413,8 @@ class MetadataSync:
 
     async def _pause(self) -> None:
         try:
-            await asyncio.wait_for(self._is_due.wait(), PERIOD_S)
+            async with asyncio.timeout(PERIOD_S):
+                await self._is_due.wait()
         except TimeoutError:
             self._unknown.clear()
         self._is_due.clear()
