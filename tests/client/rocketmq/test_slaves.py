@@ -197,3 +197,24 @@ async def test_a_master_that_has_come_back_as_a_slave(cluster2, pair) -> None:
             assert await values(reader) == [b"a", b"b", b"c", b"d"]
             assert reader.left_out == 0
         assert await client.offsets("demo") == {Queue("demo", "broker-a", 0): (0, 4)}
+
+
+async def test_a_consumer_leaves_a_master_that_has_come_back_as_a_slave(cluster2, pair) -> None:
+    """That would keep the offsets of the group to itself, and may lack what comes next."""
+    pair.put(b"a", b"b", b"c", b"d")
+    route_to(cluster2, "broker-a", "broker-b")
+
+    def pull(asked) -> None:
+        offset = int(asked.fields["queueOffset"])
+        if asked.broker == "broker-a" and offset >= 2:  # so far it was the master
+            route_to(cluster2, "broker-b", "broker-a")
+            asked.answer(20, "PULL_RETRY_IMMEDIATELY", {**pair.head(offset, 4), "brokerId": "1"})
+        else:
+            pair.pull(asked)
+
+    cluster2.always(RequestCode.PULL_MESSAGE, pull)
+    async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
+        assert (await one(consumer)).bodies() == [b"a", b"b"]
+        assert (await one(consumer)).bodies() == [b"c", b"d"]
+    asked = [pull.broker for pull in pair.pulls()[:3]]
+    assert asked == ["broker-a", "broker-a", "broker-b"]

@@ -51,6 +51,9 @@ SLACK_MS: Final = 15_000
 STUCK_MS: Final = 200
 """The pause before the same pull is sent again after an immediate "pull again"."""
 
+LOOK_UP_MS: Final = 2_000
+"""Routes are looked up once in this time while a slave has the address of the master."""
+
 
 class FetchRequest(NamedTuple):
     """The next pull of a queue.
@@ -128,6 +131,7 @@ class FetchLoop:
         self._exact = exact
         self._masters_only = masters_only
         self._must_look_up = False  # the master has moved
+        self._next_s = 0.0  # not before this time
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._offset = -1  # of the last pull
@@ -236,6 +240,11 @@ class FetchLoop:
             self._masters_only = True
             self._link = None
             return False
+        if answer.is_from_slave and self.broker == MASTER and self._loop.time() >= self._next_s:
+            # Its address was that of the master. It would keep the offsets of groups to itself.
+            self._next_s = self._loop.time() + LOOK_UP_MS / 1000
+            self._must_look_up = True
+            self._link = None
         if answer.suggested != self.broker and not self._masters_only:
             self.broker = answer.suggested
             self._link = None
