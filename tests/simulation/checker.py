@@ -30,6 +30,8 @@ from tests.simulation.senders import (
 
 SLACK_S: Final = 130.0
 """How long a fault can have an effect: a broker forgets a silent member after 120 s."""
+SHARED_S: Final = SLACK_S + 25.0
+"""The others share its queues within 20 s."""
 PROMPT_S: Final = 4.0
 """Within this time a message arrives if nothing goes wrong, its retries not counted."""
 TAKEN_S: Final = 15.0
@@ -384,7 +386,7 @@ def repeated(history: History) -> Found:
             continue  # another member begins with the first attempt again
         for before, event in pairwise(events):
             if before.place == event.place and not disturbed(
-                history, before.at_s - SLACK_S, event.at_s, reasons
+                history, before.at_s - SHARED_S, event.at_s, reasons
             ):
                 text = f"attempt {attempt} came to {group} at {before.at_s:.3f}, and for no reason"
                 yield message, f"{text} again at {event.at_s:.3f}"

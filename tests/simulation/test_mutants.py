@@ -20,6 +20,8 @@ SAMPLE = {
     "files take gaps for damage (rocketmq)": ("short", 10),
     "times stop at gaps": ("short", 10),
     "late answers count": ("short", 13),
+    "heirs leave no gap": ("short", 14),
+    "delays stop in gaps": ("short", 25),
     "replays share their locks": ("short", 1),
     "files are deleted too soon": ("long", 6),
 }

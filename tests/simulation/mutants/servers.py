@@ -13,15 +13,17 @@ from coherer._rules.rocketmq.transactions import COMMITTED
 from coherer._rules.tubemq.leases import LeaseTable
 from coherer._server.core.foreign import ForeignRecords, Newest
 from coherer._server.rocketmq.broker import send_back
-from coherer._server.rocketmq.broker.delays import DelayService
+from coherer._server.rocketmq.broker.delays import DelayService, _Delivery
 from coherer._server.rocketmq.broker.half_batches import committed_batch
 from coherer._server.rocketmq.broker.pulling import LongPolling, PullFilter, PullFilters
 from coherer._server.rocketmq.broker.send_back import SendBackHandler
+from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.broker.transactions import TransactionService
+from coherer._server.rocketmq.ha.slave import HaSlave, MetadataSync
 from coherer._server.tubemq.broker.gets import GetHandler
 from coherer._server.tubemq.broker.sends import SendReplies
-from coherer._store import AppendResult, power_cuts
+from coherer._store import AppendResult, Store, power_cuts
 from coherer._store.model import PowerCut
 from coherer._store.power_cuts import update
 
@@ -252,6 +254,51 @@ def errors_are_acknowledged(patch: Patch) -> None:
     patch.setattr(SendReplies, "__call__", call)
 
 
+def heirs_know_no_locks(patch: Patch) -> None:
+    """A slave that becomes the master grants the locks that others still hold."""
+    patch.setattr(QueueLocks, "inherit", lambda locks, now_ms: None)
+
+
+def slaves_begin_with_the_last_file(patch: Patch) -> None:
+    """A new slave lacks what is older than its master's last file, like Java's."""
+
+    async def first(_: object) -> int:
+        return 0
+
+    patch.setattr(HaSlave, "_first", first)
+
+
+def slaves_run_ahead(patch: Patch) -> None:
+    """Slaves take offsets whose messages they do not have, like Java's."""
+
+    async def has_log(*_: object) -> bool:
+        return True
+
+    patch.setattr(MetadataSync, "_has_log", has_log)
+
+
+def answers_before_slaves(patch: Patch) -> None:
+    """A SYNC_MASTER answers before a slave has what it has stored."""
+    patch.setattr(RocketState, "replicated", lambda state, end_offset: None)
+
+
+def forgets_before_slaves(patch: Patch) -> None:
+    """A SYNC_MASTER says that a transaction has ended before a slave knows it, like Java's."""
+    patch.setattr(
+        TransactionService,
+        "_when_replicated",
+        lambda service, channel, request, end_offset, answer: answer,
+    )
+
+
+def delays_stop_in_gaps(patch: Patch) -> None:
+    """Delayed messages behind a long gap wait for other messages."""
+    patch.setattr(Store, "after_blanks", lambda store, topic, queue_id, offset: offset)
+    patch.setattr(
+        _Delivery, "has_passed", property(lambda _: False, lambda *_: None), raising=False
+    )
+
+
 MUTANTS: Final = {
     "tubemq": (
         waiting_gets_are_not_woken,
@@ -283,5 +330,11 @@ MUTANTS: Final = {
         waiting_pulls_are_not_woken,
         sql_is_ignored,
         tags_lose_messages,
+        heirs_know_no_locks,
+        slaves_begin_with_the_last_file,
+        slaves_run_ahead,
+        answers_before_slaves,
+        forgets_before_slaves,
+        delays_stop_in_gaps,
     ),
 }

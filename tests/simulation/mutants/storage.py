@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from coherer._rules.common.offsets import OffsetTable, Position
 from coherer._server.core.appending import Appender
@@ -38,7 +39,8 @@ def shows_before_the_disk(patch: Patch) -> None:
     real = Checkpointer.__init__
 
     def init(self: Any, *args: Any, **options: Any) -> None:
-        real(self, *args, **{**options, "show_durable": False, "reserve": False})
+        real(self, *args, **{**options, "show_durable": False})
+        self.end_reserve()
 
     patch.setattr(Checkpointer, "__init__", init)
     patch.setattr(
@@ -53,6 +55,22 @@ def reserves_no_offsets(patch: Patch) -> None:
     patch.setattr(Checkpointer, "claim", lambda checkpointer, queues: None)
     patch.setattr(offset_reserve, "next_offset", lambda queue, gaps: queue.next)
     patch.setattr("coherer._store.store.next_offset", lambda queue, gaps: queue.next)
+
+
+def heirs_leave_no_gap(patch: Patch) -> None:
+    """A slave that becomes the master gives out offsets that consumers have seen there."""
+    real = Checkpointer.start_at
+
+    def start_at(self: Any, end: int, store_ms: int, *, lost_power: bool) -> None:
+        self.checkpoint = replace(self.checkpoint, replica=False)
+        real(self, end, store_ms, lost_power=lost_power)
+
+    patch.setattr(Checkpointer, "start_at", start_at)
+
+
+def replicas_forget_gaps(patch: Patch) -> None:
+    """A slave that becomes the master takes what follows its last master's gap for damage."""
+    patch.setattr("coherer._store.recovery.with_copied", lambda gaps, *_: tuple(gaps))
 
 
 def forgets_names_of_a_killed_process(patch: Patch) -> None:
@@ -195,6 +213,8 @@ MUTANTS: Final = {
         answers_before_the_disk,
         shows_before_the_disk,
         reserves_no_offsets,
+        heirs_leave_no_gap,
+        replicas_forget_gaps,
         syncs_no_queues,
         positions_run_ahead,
         positions_are_never_saved,
