@@ -140,6 +140,26 @@ async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
     )  # a lagging slave does not count
 
 
+async def test_nobody_waits_for_a_slave_that_has_just_begun(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It replaces one that had everything."""
+    monkeypatch.setattr("coherer._server.rocketmq.ha.master.BEHIND_BYTES_MAX", 10_000)
+    end = await harness.side.send(*["x" * 1_000] * 20)
+    first = await harness.peer()
+    first.connection.write(REPORT.pack(end))
+    await until(lambda: harness.master.replicated == end)
+    first.connection.close()
+    await until(lambda: not harness.master.slaves)
+    second = await harness.peer()
+    second.connection.write(REPORT.pack(1))
+    await until(lambda: [slave.acked for slave in harness.master.slaves] == [1])
+    assert not harness.master.available(end + 1)
+    assert await harness.master.safe(end + 1, 60_000) == 11
+    second.connection.write(REPORT.pack(end - 5_000))
+    await until(lambda: harness.master.available(end + 1))
+
+
 # -- the slave
 
 

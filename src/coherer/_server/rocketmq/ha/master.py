@@ -71,7 +71,9 @@ class HaMaster:
 
     def available(self, end_offset: int) -> bool:
         """Whether a slave is connected that will soon have the log up to an offset."""
-        return bool(self.slaves) and end_offset - self.replicated < BEHIND_BYTES_MAX
+        # Java looks at the furthest slave that it ever had. A new one copies the whole log first,
+        # and meanwhile each send would wait for it in vain.
+        return any(end_offset - slave.acked < BEHIND_BYTES_MAX for slave in self.slaves)
 
     async def safe(self, end_offset: int, timeout_ms: int) -> int:
         """Wait until a slave has the log up to an offset.
