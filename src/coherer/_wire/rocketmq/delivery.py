@@ -51,6 +51,8 @@ _UNLIMITED: Final = 1 << 63
 _FIXED: Final = _HEAD.size
 _LOOK: Final = Struct(">I4xI24xi44xI")
 """Size, checksum, flags and length of the body, in the same bytes."""
+_FLAGS: Final = Struct(">I32xI")
+"""Size and flags."""
 _OFFSET: Final = Struct(">20xq")
 """The queue offset, in the same bytes."""
 _TAGS: Final = text.TAGS.encode() + b"\x01"
@@ -293,9 +295,10 @@ class MessageBatch:
         if "coherer._record.scan" in sys.modules:  # the application reads columns: this is reused
             self._raw = self._records()
             return bool((self._raw.sys_flags & compression.COMPRESSED).any())
-        while position <= len(data) - _FIXED:
-            size, _, flags, _ = _LOOK.unpack_from(data, position)
-            if flags & compression.COMPRESSED or size < _FIXED:
+        last, unpack, compressed = len(data) - _FIXED, _FLAGS.unpack_from, compression.COMPRESSED
+        while position <= last:
+            size, flags = unpack(data, position)
+            if flags & compressed or size < _FIXED:
                 return True
             position += size
         return False
