@@ -91,6 +91,20 @@ async def test_groups_topics_and_overview(
 
 
 @with_slaves
+async def test_the_overview_shows_slaves_that_lack_messages(
+    coherer_simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        await asyncio.sleep(10)
+        assert not (await overview(cluster)).problems
+        monkeypatch.setattr("coherer._administration.overview.SLAVE_BEHIND_BYTES", -1)
+        assert [one.text for one in (await overview(cluster)).problems] == [
+            f"Broker {name}, slave 1, lacks 0 bytes of its master's log."
+            for name in ("broker-a", "broker-b")
+        ]
+
+
+@with_slaves
 async def test_changes_of_groups(coherer_simulated_cluster: SimulatedCluster) -> None:
     """Without one of the masters, none says that it was done."""
     async with with_letters(coherer_simulated_cluster) as cluster:

@@ -67,6 +67,10 @@ class Overview(msgspec.Struct, frozen=True):
     node: NodeStatus | None
 
 
+SLAVE_BEHIND_BYTES: Final = 64 * 1024 * 1024
+"""A busy master is always a little ahead, and is asked at another moment than its slave."""
+
+
 async def overview(
     cluster: Cluster,
     *names: str,
@@ -153,6 +157,7 @@ async def _problems(
     """The problems: of the node, of brokers, silent consumers, groups without consumers."""
     listed = [] if node is None else list(node.warnings)
     listed += _without_master(brokers)
+    listed += _slaves_behind(brokers)
     listed += [problem for one in brokers for problem in _of_broker(one)]
     lagging_first = sorted(found, key=lambda one: -(one.lag or 0))
     clients = [client for one in lagging_first for client in one.members]
@@ -173,6 +178,26 @@ def _without_master(brokers: Sequence[Broker]) -> list[StatusWarning]:
         )
         for name in sorted({one.name for one in brokers} - masters)
     ]
+
+
+def _slaves_behind(brokers: Sequence[Broker]) -> list[StatusWarning]:
+    """Slaves that lack a part of their master's log."""
+    ends = {one.name: _end_of(one) or 0 for one in brokers if one.role == "master"}
+    slaves = [(one, _end_of(one)) for one in brokers if one.role == "slave"]
+    lacking = [(one, ends.get(one.name, 0) - end) for one, end in slaves if end is not None]
+    return [
+        StatusWarning(
+            f"Broker {one.name}, slave {one.id}, lacks {count:,} bytes of its master's log.",
+            "Do not make it the master before it has them. Its log says if it does not copy.",
+        )
+        for one, count in lacking
+        if count > SLAVE_BEHIND_BYTES
+    ]
+
+
+def _end_of(broker: Broker) -> int | None:
+    text = broker.reported.get("commitLogMaxOffset", "")
+    return int(text) if text.isdecimal() else None
 
 
 def _of_broker(one: Broker) -> list[StatusWarning]:

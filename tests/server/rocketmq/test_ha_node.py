@@ -14,6 +14,7 @@ from coherer import _net as net
 from coherer._record.properties import encode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
+from coherer._server.node.metrics import Metrics
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._wire.rocketmq.codes import RequestCode as Code
@@ -177,6 +178,52 @@ async def test_a_slave_asks_for_topics_that_it_does_not_know(harness: Harness) -
     client = await harness.dial(harness.master)
     assert (await client.ask(Code.SEND_MESSAGE_V2, send_fields(b="new", e="0"), b"x")).code == 0
     await until(lambda: "new" in topics)  # long before the next ten seconds are over
+
+
+async def test_operators_see_slaves(harness: Harness) -> None:
+    await harness.start(role="SYNC_MASTER")
+    client = await harness.dial(harness.master)
+    assert await send(client, b"alone") == 11
+    assert "coherer_slaves{" in await page(harness.master)
+    assert "No slave copies the log of this SYNC_MASTER" in await warnings(harness.master)
+    slave = await harness.slave()
+    assert harness.master.core is not None
+    end = harness.master.core.store.end_offset
+
+    async def copied() -> bool:
+        return ',slave="127.0.0.1"} ' in await page(harness.master)
+
+    await until(copied)
+    assert slave.core is not None
+    store = slave.core.store
+    await until(lambda: store.end_offset == end)
+    assert value("coherer_slaves", await page(harness.master)) == 1
+    await until_value("coherer_slave_behind_bytes", 0, harness.master)
+    assert value("coherer_master_connected", await page(slave)) == 1
+    assert "slave" not in await warnings(harness.master) + await warnings(slave)
+    await harness.master.stop()
+    await until_value("coherer_master_connected", 0, slave)
+    assert "This slave does not copy the log of its master." in await warnings(slave)
+
+
+async def page(node: Node) -> str:
+    return (await Metrics(node).text()).decode()
+
+
+async def warnings(node: Node) -> str:
+    return " ".join(one.text for one in (await Metrics(node).status()).warnings)
+
+
+def value(name: str, text: str) -> float | None:
+    lines = [line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+    return float(lines[0].rpartition(" ")[2]) if lines else None
+
+
+async def until_value(name: str, wanted: float, node: Node) -> None:
+    async def has_it() -> bool:
+        return value(name, await page(node)) == wanted
+
+    await until(has_it)
 
 
 async def test_a_slave_refuses_sends(harness: Harness) -> None:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from coherer import _net as net
 from coherer._common.caches import forget_unused
@@ -39,6 +39,9 @@ from coherer._server.node.parts import NodeParts
 from coherer._server.node.status import silent_members, status_of
 from coherer._server.tubemq.master.admin import online_counts, timeout_counts
 from coherer._wire.rocketmq.codes import version_name
+
+if TYPE_CHECKING:  # only nodes that replicate load it
+    from coherer._server.rocketmq.ha.replicator import Replicator
 
 T = TypeVar("T")
 
@@ -145,6 +148,9 @@ FAMILIES: Final = (
     Family("histogram", "coherer_sync_seconds", "How long a sync of the log takes."),
     Family("gauge", "coherer_damaged_bytes", "Bytes of the log that are damaged."),
     Family("gauge", "coherer_damaged_records", "Lost messages that the last start found."),
+    Family("gauge", "coherer_slaves", "Slaves that copy the log of this master."),
+    Family("gauge", "coherer_slave_behind_bytes", "What a slave has not copied yet, by address."),
+    Family("gauge", "coherer_master_connected", "Whether this slave copies its master's log."),
     Family("gauge", "coherer_disk_bytes", "Size of the file system that holds the store."),
     Family("gauge", "coherer_disk_free_bytes", "Free space of that file system."),
     Family("gauge", "coherer_disk_free_min_bytes", "Sends are refused below this free space."),
@@ -435,6 +441,7 @@ def _rocketmq(node: NodeParts, page: Page) -> Iterator[None]:
     if broker is None or node.core is None:
         return
     state = broker.state
+    _replication(node.rocketmq.replicator, node.core.store.written_offset, page)
     page.add("rocketmq_broker_permission", state.options.perm)
     for processor, waiting in {
         "send": node.core.appender.waiting,
@@ -456,6 +463,22 @@ def _rocketmq(node: NodeParts, page: Page) -> Iterator[None]:
         for labels, count in members.items():
             page.add("rocketmq_consumer_connections", count, labels + named)
         yield
+
+
+def _replication(replicator: Replicator | None, end: int, page: Page) -> None:
+    if replicator is None:
+        return
+    if replicator.slave is not None:
+        page.add("coherer_master_connected", int(replicator.slave.link is not None))
+    if replicator.master is not None:
+        slaves = replicator.master.slaves
+        page.add("coherer_slaves", len(slaves))
+        behind: dict[str, int] = {}
+        for one in slaves:
+            host = one.connection.peer_host
+            behind[host] = max(behind.get(host, 0), end - max(one.acked, 0))
+        for host, lacking in behind.items():
+            page.add("coherer_slave_behind_bytes", lacking, _text({"slave": host}))
 
 
 def _tubemq(node: NodeParts, page: Page) -> Iterator[None]:

@@ -198,6 +198,7 @@ def _warnings(
                 "Lower `retention_hours`, set `retention_bytes`, or make the disk larger.",
             )
     yield from _outgrown(node.core)
+    yield from _alone(node)
     if lag_ms is not None and lag_ms > LATE_MS:
         yield _late(lag_ms, busy)
     for text in warnings(node.options):
@@ -213,6 +214,24 @@ def _outgrown(core: Core | None) -> Iterator[StatusWarning]:
             f"{holds.held_bytes:,} bytes of expired log files are kept: they hold {holds.held_by}.",
             "The log shrinks once these are delivered. Watch the free space, or raise the "
             "retention.",
+        )
+
+
+def _alone(node: NodeParts) -> Iterator[StatusWarning]:
+    """A master that waits for slaves, or a slave, without the other one."""
+    replicator = node.rocketmq.replicator
+    if replicator is None:
+        return
+    if replicator.slave is not None and replicator.slave.link is None:
+        yield StatusWarning(
+            "This slave does not copy the log of its master.",
+            "Its log says why. Is the master up?",
+        )
+    waits = node.options.role == "SYNC_MASTER"
+    if waits and replicator.master is not None and not replicator.master.slaves:
+        yield StatusWarning(
+            "No slave copies the log of this SYNC_MASTER: sends end with SLAVE_NOT_AVAILABLE.",
+            "Start the slave, and look at its log.",
         )
 
 
