@@ -28,7 +28,8 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_logged(
     await asyncio.wait([dialling])
     del dialling, caller
     gc.collect()
-    assert caplog.messages == []
+    # A blocking client of an earlier test may still have its thread.
+    assert [one.message for one in caplog.records if one.name == "asyncio"] == []
 
 
 async def test_callers_of_a_cancelled_task_are_not_cancelled() -> None:
