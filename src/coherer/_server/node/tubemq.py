@@ -20,6 +20,7 @@ from coherer._server.options.tubemq import BrokerOptions, MasterOptions
 from coherer._server.rocketmq.acl import Access
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
+    BrokerConfiguration,
     EmbeddedMasterLink,
     MasterClient,
     MasterExchange,
@@ -201,7 +202,7 @@ class TubeMqService:
 
     def _register(self, broker: Broker) -> None:
         options = self._options
-        broker.core.on_removal(self._deleted)
+        broker.core.on_removal(partial(self._deleted, broker.configuration))
         exchange = MasterExchange(broker.state, broker.configuration, self._certificate())
         if self.master is None:
             masters = MasterClient(options.masters)
@@ -239,8 +240,10 @@ class TubeMqService:
         if self._remote is not None:
             self.upkeep.watch(self._remote.upkeep)
 
-    def _deleted(self, _: str) -> None:
-        asyncio.get_running_loop().call_soon(self._report_soon)
+    def _deleted(self, configuration: BrokerConfiguration, _: str) -> None:
+        # A removal that the master has ordered may have failed: it would be tried without a pause.
+        if not configuration.is_removing:
+            asyncio.get_running_loop().call_soon(self._report_soon)
 
     def _report_soon(self) -> None:
         self.sync()

@@ -80,6 +80,7 @@ class BrokerConfiguration:
         self._cluster_id = UNDEFINED
         self._removed: set[str] = set()
         self._deleted: set[str] = set()
+        self.is_removing = False  # a topic, because the master has ordered it
         self._told: frozenset[str] = frozenset()
         self._report = False
 
@@ -238,7 +239,11 @@ class BrokerConfiguration:
     def _remove_topics(self, wanted: set[str]) -> None:
         for name in sorted(wanted - self._removed):
             if self._is_gone(name):
-                self._remove(name)
+                self.is_removing = True
+                try:
+                    self._remove(name)
+                finally:
+                    self.is_removing = False
             self._deleted.discard(name)
             self._removed.add(name)
         self._removed &= wanted  # the master has acknowledged the others
