@@ -152,9 +152,10 @@ def test_several_machines(servers: Servers) -> None:
 async def send_safely(url: str, first: str) -> dict[str, int]:
     """Send until a slave has 100 messages; returns their offsets."""
     sent: dict[str, int] = {}
+    number = 0
     async with coherer.connect(url) as client, client.producer() as producer:
         while len(sent) < 100:
-            body = f"{first}{len(sent)}"
+            body, number = f"{first}{number}", number + 1
             receipt = await producer.send(Message("orders", body.encode()))
             assert receipt.offset is not None
             if receipt.status == "SEND_OK":  # the slave has connected
@@ -190,7 +191,6 @@ def test_a_broker_that_is_lost(tmp_path: Path, servers: Servers) -> None:
     servers.start(slave, **places, data=shlex.quote(str(new)))
     later = asyncio.run(send_safely(url, "b"))
     assert sent.items() | later.items() <= asyncio.run(stored(url)).items()
-    assert not set(sent.values()) & set(later.values())
     servers.kill()
     servers.stop_last()
     servers.start(heir, **places, data=shlex.quote(str(new)))
