@@ -16,8 +16,9 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.siblings import SiblingState, check, servers_of, sibling
 from coherer._server.rocketmq.broker.registration import BrokerAnnouncement
 from coherer._server.rocketmq.remoting_client import RemotingClient
+from coherer._store import Store
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer.errors import UsageError
+from coherer.errors import StoreFullError, UsageError
 from tests.server.node_harness import options
 from tests.waiting import until
 
@@ -152,6 +153,28 @@ class Registering:
         )
         assert not answer.code
         outgoing.close()
+
+
+async def test_a_removal_that_fails_is_repeated_with_a_pause(
+    siblings: Siblings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker does not tell its master of a removal that this has ordered."""
+    node, tried = siblings.first, 0
+    node.create_topic("flights", 4)
+    assert node.core is not None
+    topics = node.core.topics
+    await until(lambda: "flights" in topics, WAIT_S)
+
+    def fail(*_: object) -> None:
+        nonlocal tried
+        tried += 1
+        raise StoreFullError("The disk is full.")
+
+    monkeypatch.setattr(Store, "delete_topic", fail)
+    node.delete_topic("flights")
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert 0 < tried < 10
 
 
 async def test_a_late_registration_does_not_bring_a_deleted_topic_back(

@@ -28,7 +28,7 @@ TOKEN = "token-of-the-operator"
 GRANTED_S = (1.5, 40.0)
 """The longest sessions that ZooKeeper grants: shorter than the masters want, or longer."""
 SYNC_MASTER = "SYNC_MASTER"
-HEIRLOOM = "broker-a"
+BROKER_NAME = "broker-a"
 """The name of a broker that one machine takes over from another one."""
 MASTER_PORTS = (8715, 8725)
 """Masters with standbys have fixed ports, and others for their administration."""
@@ -282,7 +282,7 @@ class Cluster:
         elif self._plan.shape == HEIR:
             own = frozenset({"rocketmq"})
             await self._add("master", roles=frozenset({"master"}), protocols=own)
-            pair: dict[str, object] = {**self._apart(1), "broker_name": HEIRLOOM, "ha_port": 0}
+            pair: dict[str, object] = {**self._apart(1), "broker_name": BROKER_NAME, "ha_port": 0}
             await self._add("broker-a", **pair, role=SYNC_MASTER)
             await self._add("broker-b", **pair, role="SLAVE", rocketmq_broker_id=1)
         elif self.keeper is not None:

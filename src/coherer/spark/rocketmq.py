@@ -16,7 +16,6 @@ from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking._packed import send_packed
-from coherer.blocking._present import present_offsets
 from coherer.blocking._ranges import open_readers
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
@@ -60,11 +59,7 @@ class RocketMQQueue:
         self, topic: str, *, partial: bool = False
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, queue)."""
-        if partial:
-            bounds = self._away.logged(topic, present_offsets(self._client, topic))
-        else:
-            bounds = self._client.offsets(topic)
-        return {place_of(queue): ends for queue, ends in bounds.items()}
+        return self._away.bounds(self._client, topic, partial=partial)
 
     def offsets_since(
         self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None

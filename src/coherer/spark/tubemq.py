@@ -24,7 +24,6 @@ from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
 from coherer.blocking._packed import send_packed
-from coherer.blocking._present import present_offsets
 from coherer.blocking._ranges import Begun, open_readers
 from coherer.blocking.tubemq import Client, Producer, Reader
 from coherer.blocking.tubemq import connect as connect_tubemq
@@ -58,11 +57,7 @@ class TubeMQQueue:
         self, topic: str, *, partial: bool = False
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, partition)."""
-        if partial:
-            bounds = self._away.logged(topic, present_offsets(self._client, topic))
-        else:
-            bounds = self._client.offsets(topic)
-        return {place_of(one): ends for one, ends in bounds.items()}
+        return self._away.bounds(self._client, topic, partial=partial)
 
     def offsets_since(
         self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None

@@ -384,10 +384,14 @@ class MetadataSync:
             raise UnavailableError("The master's address is not known yet.")
         table = KVTable.decode((await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
         try:
-            return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+            begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         except (KeyError, ValueError) as error:
             text = f"The master does not say where its log begins and ends: {error!r}."
-            raise ProtocolError(text) from error
+            raise ProtocolError(text, server=self.master) from error
+        if not begin <= end < 1 << 63:
+            text = f"The master says that its log begins at {begin} and ends at {end}."
+            raise ProtocolError(text, server=self.master)
+        return begin, end
 
     async def _has_log(self, end: int) -> bool:
         """Wait until the slave has the log up to an offset; False if that takes too long."""
