@@ -9,19 +9,10 @@ from pathlib import Path
 import pytest
 
 import coherer
-from coherer._server.node.node import Node, NodeOptions
+from coherer._server.node.node import Node
 from coherer._store import Store
 from coherer.errors import CohererError, StoreFullError
-
-
-def options(directory: Path) -> NodeOptions:
-    return NodeOptions(
-        directory=directory,
-        master_port=0,
-        broker_port=0,
-        rocketmq_port=None,
-        admin_port=None,
-    )
+from tests.server.node_harness import options
 
 
 async def test_a_hundred_peers_that_send_nonsense_are_one_line(
