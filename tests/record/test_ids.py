@@ -87,3 +87,7 @@ def test_unique_ids_differ_after_the_clock_is_set_back(monkeypatch: pytest.Monke
     told_ms += 3_600_000
     made += ids.take(65_535)
     assert len(set(made)) == 65_536 + 3 * 65_535
+
+
+def test_a_time_that_no_calendar_has_makes_an_id_too() -> None:
+    assert derived_id(bytes(12), 1 << 62) == derived_id(bytes(12), 1 << 62)

@@ -200,6 +200,14 @@ class PowerFiles(OsFiles):
         for inode in self._inodes_of(handle):
             inode.drop()
 
+    @_at_once
+    def rot(self, path: Path, at: int, bit: int) -> None:
+        """A bit of a file has changed on the disk."""
+        if (inode := self._names.get(path)) is not None:
+            for content in (inode.content, inode.durable):
+                if at < len(content):
+                    content[at] ^= bit
+
     def _inodes_of(self, handle: int | None) -> list[_Inode]:
         if handle is not None:
             return [self._handles[handle]]

@@ -328,6 +328,36 @@ def test_an_impossible_queue_offset_is_rejected(harness: Any) -> None:
     assert sum(map(len, harness.everything(again).values())) == 19
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_damaged_message_keeps_its_offset(
+    harness: Any, tmp_path: Path, *, is_last: bool
+) -> None:
+    """No other message of its queue follows, so only its own record says which offset it had."""
+    store = harness.open()
+    placed = store.append([harness.draft(0, "t"), harness.draft(1, "t")])[-1]
+    if not is_last:
+        store.append([harness.draft(2, "u")])
+    image = harness.crash()
+    flip(image, placed.physical_offset + 90)  # in its body
+    again = harness.open(image)
+    assert harness.labels(again) == {0: "t/0/0"}
+    assert again.append([harness.draft(3, "t")])[0].queue_offset > placed.queue_offset
+    copy_tree(image, tmp_path / "twice")
+    assert harness.labels(again) == harness.labels(harness.open(tmp_path / "twice"))
+
+
+def test_a_damaged_time_is_given_to_no_other_message(harness: Any) -> None:
+    store = harness.open()
+    offsets = fill(harness, store, 20)
+    image = harness.crash()
+    flip(image, offsets[10] + 56, 5)  # the highest byte of its store time
+    again = harness.open(image)
+    harness.clock.ms += 1
+    placed = again.append([harness.draft(20)])[0]
+    found = again.read("t", 0, placed.queue_offset, max_bytes=1 << 20, max_count=1)
+    assert decode(found.records[0]).store_ms == harness.clock.ms
+
+
 def test_a_missing_file_of_the_log_is_damage(harness: Any) -> None:
     store = harness.open()
     log_offsets = fill(harness, store, 300)

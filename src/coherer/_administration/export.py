@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
@@ -21,6 +21,7 @@ from coherer._administration.dead_letters import (
     queue,
     scan_queue,
 )
+from coherer._common.moments import moment
 from coherer.errors import UsageError
 
 Format = Literal["json", "parquet"]
@@ -81,14 +82,14 @@ class LetterLine(msgspec.Struct, omit_defaults=True):
             body=plain,
             base64=coded,
             tag=letter.tag,
-            time=_moment(letter.born_ms),
+            time=moment(letter.born_ms),
             keys=letter.keys,
             properties=letter.properties,
             topic=letter.topic,
             group=letter.group,
             attempts=letter.attempts,
             reason=letter.reason,
-            dead_since=_moment(letter.stored_ms),
+            dead_since=moment(letter.stored_ms),
             broker=letter.broker,
             partition=letter.partition,
             offset=letter.offset,
@@ -191,19 +192,19 @@ def _parquet_file(path: Path) -> Generator[Write]:
         raise UsageError(
             "Parquet needs pyarrow.", hint="Install coherer[arrow], or export JSON lines."
         ) from error
-    moment = pa.timestamp("ms", tz="UTC")
+    instant = pa.timestamp("ms", tz="UTC")
     schema = pa.schema(
         [
             ("body", pa.binary()),
             ("tag", pa.string()),
-            ("time", moment),
+            ("time", instant),
             ("keys", pa.list_(pa.string())),
             ("properties", pa.map_(pa.string(), pa.string())),
             ("topic", pa.string()),
             ("group", pa.string()),
             ("attempts", pa.int32()),
             ("reason", pa.string()),
-            ("dead_since", moment),
+            ("dead_since", instant),
             ("broker", pa.string()),
             ("partition", pa.int32()),
             ("offset", pa.int64()),
@@ -232,10 +233,6 @@ def _row(letter: DeadLetter) -> dict[str, object]:
     line = LetterLine.of(letter)
     row = {name: getattr(line, name) for name in line.__struct_fields__ if name != "base64"}
     return {**row, "body": letter.body, "properties": list(letter.properties.items())}
-
-
-def _moment(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 __all__ = ["Format", "LetterLine", "export", "write_lines"]

@@ -1,4 +1,4 @@
-"""Converts a `datetime` to milliseconds since 1970, exactly.
+"""Converts between `datetime` and milliseconds since 1970.
 
 `int(time.timestamp() * 1000)` is not exact: before 2004 and from 2038 on the product of some times
 is a little too small, and the result is one millisecond early.
@@ -6,7 +6,7 @@ is a little too small, and the result is one millisecond early.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 def floor_ms(time: datetime) -> int:
@@ -31,3 +31,20 @@ def ceil_ms(time: datetime) -> int:
     2147483649002
     """
     return int(time.replace(microsecond=0).timestamp()) * 1000 - -time.microsecond // 1000
+
+
+def moment(time_ms: float) -> datetime:
+    """The time so many milliseconds after 1970, in UTC.
+
+    One that Python cannot represent becomes 1970: a sender chooses the time of a message, and a
+    flipped bit on a disk can change the time when it was stored.
+
+    >>> moment(1_700_000_000_123).isoformat()
+    '2023-11-14T22:13:20.123000+00:00'
+    >>> moment(1 << 62).year
+    1970
+    """
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)

@@ -11,12 +11,13 @@ import itertools
 import os
 import struct
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import ip_address
 from itertools import islice
 from typing import NamedTuple
 
 from coherer._common import machine
+from coherer._common.moments import moment
 from coherer.errors import UsageError
 
 _PLACE = struct.Struct(">iq")
@@ -100,8 +101,7 @@ def derived_id(seed: bytes, time_ms: int) -> str:
     >>> derived_id(b"0123456789ab", 1_700_000_000_000)
     '3031323334353637383944B655006162'
     """
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    month = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    month = moment(time_ms).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     since_ms = max(time_ms - int(month.timestamp() * 1000) - _ZONES_MS, 0)
     process, loader, counter = (
         int.from_bytes(seed[at:end]) for at, end in ((4, 6), (6, 10), (10, 12))

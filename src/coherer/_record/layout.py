@@ -17,7 +17,6 @@ and `spans` (the positions of body, topic and properties), which verify nothing.
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -189,14 +188,6 @@ def store_ms_of(record: Buffer, position: int = 0) -> int:
     except struct.error as error:
         raise DamagedStoreError("A record is truncated in its head.") from error
     return int(time_ms)
-
-
-def born_time(born_ms: int) -> datetime:
-    """Return the born time; one that Python cannot represent becomes 1970, as senders choose it."""
-    try:
-        return datetime.fromtimestamp(born_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)
 
 
 def encode(

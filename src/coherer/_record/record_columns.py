@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coherer._common.moments import moment
 from coherer._record import layout
 from coherer._record import properties as text
 from coherer._record.columns import INSTANT, TextFormat, instants, parse_texts
@@ -224,7 +225,7 @@ def _clock(ms: Ints) -> pa.Array:
     """Return times of a clock; null where the clock was far off."""
     if ((ms >= 0) & (ms < _YEARS_MS)).all():
         return pa.array(ms * 1000, INSTANT)
-    return pa.array([layout.born_time(one) for one in ms.tolist()], INSTANT)
+    return pa.array([moment(one) for one in ms.tolist()], INSTANT)
 
 
 def _map(source: _Source) -> pa.Array:

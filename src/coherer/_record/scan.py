@@ -196,6 +196,12 @@ class RecordScan:
         parts = (self.starts, self.sizes, self.body_begins, self.body_sizes, self.topic_sizes)
         return RecordScan(self._data, [part[which] for part in parts], (), self._inflated)
 
+    def within(self, first: int, beyond: int) -> RecordScan:
+        """Return the records whose queue offsets are in a range, as long as they can be."""
+        offsets = self.queue_offsets
+        good = (offsets >= first) & (offsets < beyond)
+        return self if good.all() else self.pick(good)
+
     def intact(self) -> RecordScan:
         """Return the records with a correct checksum and a body that can be decompressed."""
         data = self._data

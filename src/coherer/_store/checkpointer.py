@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from coherer._record.layout import RECORD_BYTES_MIN
 from coherer._store.checkpoint import Checkpoint, CheckpointFile
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ConsumeQueue, PendingEntries, publish
@@ -30,7 +31,7 @@ from coherer._store.files import (
 )
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
-from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve, with_gap
+from coherer._store.offset_reserve import LEAD_MAX, LEAD_MIN, Gap, Reserve, with_gap
 from coherer.errors import StoreError, StoreFullError
 
 
@@ -96,11 +97,14 @@ class Checkpointer:
         found = self.checkpoint
         return (self.gaps, self._is_replica) != (found.gaps, found.replica)
 
-    def start_at(self, end: int, store_ms: int, *, lost_power: bool) -> None:
+    def start_at(
+        self, end: int, store_ms: int, *, lost_power: bool, damaged_bytes: int = 0
+    ) -> None:
         """Start after recovery.
 
         Args:
             lost_power: whether messages that readers have seen may be lost.
+            damaged_bytes: how much of what the checkpoint does not cover is damaged.
         """
         found = self.checkpoint
         if lost_power:
@@ -110,6 +114,10 @@ class Checkpointer:
             entries = 0 if self._is_replica else found.reserve + LEAD_MIN
         if entries and found.offset is not None:
             self.gaps = with_gap(self.gaps, Gap(found.offset, end, entries))
+        elif damaged_bytes and not (lost_power or self._is_replica):
+            # A process that was killed wrote it, so readers have seen what was there.
+            entries = min(-(-damaged_bytes // RECORD_BYTES_MIN), LEAD_MAX)
+            self.gaps = with_gap(self.gaps, Gap(end, end, entries))
         self._published = (end, store_ms, 0)
 
     def claim(self, queues: Sequence[ConsumeQueue]) -> None:

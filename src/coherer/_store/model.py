@@ -418,6 +418,17 @@ class RecoveryReport(Struct, frozen=True):
     void: tuple[int, ...] = ()
     cuts: tuple[PowerCut, ...] = ()
 
+    @property
+    def damaged_bytes(self) -> int:
+        """How much of the replayed part of the log is damaged, with the end that was cut off.
+
+        >>> pieces = DamagedRange(400, 500, "zeros"), DamagedRange(900, 1000, "zeros")
+        >>> RecoveryReport(replayed_from=600, damage=pieces, cut_bytes=20).damaged_bytes
+        120
+        """
+        replayed = [piece for piece in self.damage if piece.begin >= self.replayed_from]
+        return self.cut_bytes + sum(piece.end - piece.begin for piece in replayed)
+
     def problems(self) -> list[str]:
         """Return sentences about damage: where it is, how many messages are lost, the remedy.
 

@@ -27,7 +27,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -572,7 +572,7 @@ class Recovery:
         self, scanner: Scanner, replayer: Replayer, replay_from: int
     ) -> tuple[list[DamagedRange], int]:
         suspects: list[DamagedRange] = []
-        last_ms, seen = self._checkpoint.log_ms, 0
+        seen, last_ms, times = 0, self._checkpoint.log_ms, [0]
 
         def suspect(record: RecordSummary, wrong: str) -> None:
             offset = record.physical_offset
@@ -596,7 +596,11 @@ class Recovery:
                 replayer.publish()
             bad = {piece.begin for piece in suspects[known:]}
             good = [fields for fields in run if _OFFSET(fields) not in bad] if bad else run
-            last_ms = max(last_ms, max(map(_STORE_MS, good), default=0))
+            # Store times never decrease. No later message may get one that only a flipped bit has
+            # made: the time of a record counts if the next one's is not before it.
+            times = [times[-1], *map(_STORE_MS, good)]
+            last_ms = max(last_ms, max(starmap(min, pairwise(times)), default=0))
+        last_ms = max(last_ms, times[-1])
         replayer.ends.interrupt(scanner.end)
         self._rebuild(replayer, replay_from)
         return suspects, last_ms

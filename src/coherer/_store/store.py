@@ -252,7 +252,12 @@ class Store:
         end = found.report.log_end
         self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
         self._checkpointer.gaps = found.gaps
-        self._checkpointer.start_at(end, found.last_ms, lost_power=lost_power)
+        self._checkpointer.start_at(
+            end,
+            found.last_ms,
+            lost_power=lost_power,
+            damaged_bytes=0 if clean else found.report.damaged_bytes,
+        )
         self._log.damage = found.report.damage
         cuts = power_cuts.update(known, found.report)
         self._unsaved_cuts = None if cuts == known else power_cuts.dump(cuts)

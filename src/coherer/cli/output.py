@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 import typer
 
+from coherer._common.moments import moment
 from coherer.errors import CohererError, UsageError
 
 # Not for --json.
@@ -205,8 +205,7 @@ def time_text(time_ms: int | None) -> str | None:
     """
     if time_ms is None:
         return None
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(" ", "milliseconds").replace("+00:00", "Z")
+    return moment(time_ms).isoformat(" ", "milliseconds").replace("+00:00", "Z")
 
 
 def iso_time(time_ms: int | None) -> str | None:

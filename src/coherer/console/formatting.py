@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 from markupsafe import Markup, escape
+
+from coherer._common.moments import moment
 
 UNKNOWN: Final = Markup('<span class="unknown">unknown</span>')
 
@@ -74,7 +75,7 @@ def when(time_ms: float | None) -> str:
     """
     if time_ms is None:
         return UNKNOWN
-    text = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    text = moment(time_ms).strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}Z">{}</time>').format(text.replace(" ", "T"), text)
 
 
@@ -86,7 +87,7 @@ def ago(time_ms: float | None, now_s: float | None = None) -> str:
     """
     if time_ms is None:
         return UNKNOWN
-    text = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    text = moment(time_ms).strftime("%Y-%m-%d %H:%M:%S")
     seconds = (time.time() if now_s is None else now_s) - time_ms / 1000
     age = next((f"{seconds // unit:.0f} {name}" for unit, name in _AGES if seconds >= unit), None)
     words = f"{age} ago" if age else "just now"

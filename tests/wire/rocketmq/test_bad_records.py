@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 
+import pytest
+
 from coherer._record import compression, layout
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import Queue
@@ -59,3 +61,14 @@ def test_they_are_those_that_the_messages_lack(data: bytes) -> None:
     bad = found.bad_records()
     assert len(bad) == found.skipped
     assert all(one.error and one.offset is not None and one.offset >= 0 for one in bad)
+
+
+@pytest.mark.parametrize("claimed", [0, 4, 8, 1 << 28])
+def test_a_record_with_an_offset_from_elsewhere_moves_no_group(claimed: int) -> None:
+    data = [record(5), record(claimed, b"other"), record(7)]
+    assert batch(*data).offsets() == [5, 7]
+    assert batch(*data).to_arrow()["offset"].to_pylist() == [5, 7]
+    found = batch(*data).bad_records()
+    assert [(one.offset, one.data) for one in found] == [(6, b"other")]
+    assert f"offset {claimed} is not one of the pull, 5 to 8" in found[0].error
+    assert batch(*data).skipped == 1

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from coherer._record import compression, properties
 from coherer._record.batches import decode_batch, encode_batch_item, split_by_size
-from coherer._record.layout import born_time
 from coherer._wire.rocketmq.messages import (
     SendReceipt,
     StoredMessage,
@@ -69,7 +68,7 @@ def test_a_message_without_a_time_has_its_born_time() -> None:
 
 @pytest.mark.parametrize("born_ms", [2**63 - 1, -(2**63)])
 def test_an_invalid_born_time_is_1970(born_ms: int) -> None:
-    assert born_time(born_ms) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert time_of({}, born_ms) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

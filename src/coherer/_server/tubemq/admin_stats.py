@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Final
 
+from coherer._common.moments import moment
 from coherer._server.http.app import Method
 from coherer._server.http.params import Answer, ParamError, Params, done
 
@@ -180,4 +180,4 @@ def metrics_form(
 
 def time_text(ms: int) -> str:
     """A time of day in the machine's time zone, in Java's format of 14 digits."""
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y%m%d%H%M%S")
+    return moment(ms).astimezone().strftime("%Y%m%d%H%M%S")

@@ -39,7 +39,11 @@ def bad_records(data: bytes, queue_id: int, offset: int, next_offset: int) -> li
         else:
             fields, body = record[0], record[1]
             own = fields[5]
-            if reason := _reason(fields, body):
+            if not offset <= own < next_offset:
+                error = f"Its offset {own} is not one of the pull, {offset} to {next_offset}."
+                own = at
+                found.append(BadRecord(own, message_id(fields), error, body))
+            elif reason := _reason(fields, body):
                 found.append(BadRecord(own, message_id(fields), reason, body))
             position += fields[0]
         at = max(at, own + 1)

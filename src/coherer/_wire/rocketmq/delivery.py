@@ -49,8 +49,8 @@ _log = Log(logging.getLogger(__name__))
 _UNLIMITED: Final = 1 << 63
 
 _FIXED: Final = _HEAD.size
-_LOOK: Final = Struct(">I4xI24xi44xI")
-"""Size, checksum, flags and length of the body, in the same bytes."""
+_LOOK: Final = Struct(">I4xI8xq8xI44xI")
+"""Size, checksum, queue offset, flags and length of the body, in the same bytes."""
 _FLAGS: Final = Struct(">I32xI")
 """Size and flags."""
 _OFFSET: Final = Struct(">20xq")
@@ -268,7 +268,8 @@ class MessageBatch:
             if self._found:
                 self._scan = scan_at(self._data, self._starts).verified(self._bodies)
             else:
-                self._scan = (self._raw or self._records()).intact()
+                found = self._raw or self._records()
+                self._scan = found.within(self.offset, self.next_offset or _UNLIMITED).intact()
             self._raw = None
         return self._scan
 
@@ -320,11 +321,11 @@ class MessageBatch:
         starts: list[int] = []
         bodies: list[bytes] = []
         delivered = skipped = position = 0
-        crc = flags = begin = body_end = 0
-        end = len(data)
+        crc = own = flags = begin = body_end = 0
+        end, first, beyond = len(data), self.offset, self.next_offset or _UNLIMITED
         while position < end:
             try:
-                size, crc, flags, length = unpack(data, position)
+                size, crc, own, flags, length = unpack(data, position)
                 begin = position + _FIXED
                 if flags & layout.HOSTS_V6:
                     fields, begin = long_fields(data, position, _HEAD.unpack_from(data, position))
@@ -344,8 +345,10 @@ class MessageBatch:
             if tags is not None and _tag(data[texts_at:position]) not in tags:
                 continue
             body = data[begin:body_end]
-            if flags & compression.COMPRESSED or crc32(body) & layout.CRC_MASK != crc:
-                verified = _verified(crc, flags, body)
+            # Acknowledging an offset from elsewhere would move the group there.
+            fits = first <= own < beyond
+            if not fits or flags & compression.COMPRESSED or crc32(body) & layout.CRC_MASK != crc:
+                verified = _verified(crc, flags, body) if fits else None
                 if verified is None:
                     skipped += 1
                     continue

@@ -18,9 +18,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, cast
 
+from coherer._common.moments import moment
 from coherer._record import compression
 from coherer._record import properties as text
-from coherer._record.layout import born_time
 from coherer._record.properties import decode_time, encode_time
 from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
@@ -214,4 +214,4 @@ def time_of(stored: Mapping[str, str], born_ms: int) -> datetime:
     datetime.datetime(2022, 4, 15, 5, 20, tzinfo=datetime.timezone.utc)
     """
     given = decode_time(stored[text.TIME]) if text.TIME in stored else None
-    return given or born_time(born_ms)
+    return given or moment(born_ms)

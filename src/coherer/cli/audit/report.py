@@ -7,12 +7,13 @@ arrive meanwhile do not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from coherer._common.moments import moment
 from coherer._record.offset_ranges import joined, without
 from coherer.cli.jobs import Part
 from coherer.errors import UsageError
@@ -325,9 +326,7 @@ def _minutes(rows: Sequence[Row], sent: Sequence[Row], committed: Committed) -> 
             p99_ms=high,
         )
     return [
-        MinuteCount(
-            minute=None if number is None else datetime.fromtimestamp(number * 60, UTC), **counts
-        )
+        MinuteCount(minute=None if number is None else moment(number * 60_000), **counts)
         for number, counts in sorted(by_minute.items(), key=lambda item: item[0] or 0)
     ]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Final
 
+from coherer._common.moments import moment
 from coherer._record.layout import store_ms_of
 from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._rules.common.topics import Topic
@@ -393,5 +393,5 @@ class ProgressAdmin:
 
 def _text(time_ms: int) -> str:
     """Format a time like Java's tools, in the broker's time zone."""
-    at = datetime.fromtimestamp(time_ms / 1000).astimezone()
+    at = moment(time_ms).astimezone()
     return f"{at:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03d}"

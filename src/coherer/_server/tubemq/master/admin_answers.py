@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 import msgspec
 
+from coherer._common.moments import moment
 from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.records import UNDEFINED, ConsumeControl, Deployment, Stamp, TopicProps
 from coherer._server.http.params import Answer, Json
@@ -34,7 +34,7 @@ def old_stamp_form(stamp: Stamp) -> Answer:
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime(_TIME) if ms else ""
+    return moment(ms).astimezone().strftime(_TIME) if ms else ""
 
 
 def filters_text(filters: Iterable[str]) -> str:
