@@ -346,6 +346,19 @@ def test_a_damaged_message_keeps_its_offset(
     assert harness.labels(again) == harness.labels(harness.open(tmp_path / "twice"))
 
 
+def test_a_queue_is_rebuilt_around_a_record_with_another_offset(harness: Any) -> None:
+    store = harness.open()
+    placed = store.append([harness.draft(n) for n in range(20)])
+    store.close()
+    flip(store.directory, placed[5].physical_offset + 22)  # its queue offset
+    entries = store.directory / "consumequeue/t/0" / f"{0:020d}"
+    content = bytearray(entries.read_bytes())
+    content[10] ^= 1  # the size of the first entry
+    entries.write_bytes(content)
+    found = harness.labels(harness.open())
+    assert found == {n: f"t/0/{n}" for n in range(20) if n != 5}
+
+
 def test_a_damaged_time_is_given_to_no_other_message(harness: Any) -> None:
     store = harness.open()
     offsets = fill(harness, store, 20)

@@ -275,6 +275,7 @@ class Replayer:
         if 0 < record.queue_offset < expected or self._prepare_queue(
             queue, record.queue_offset, place
         ):
+            self.lost_bytes += record.size  # the offset that it really had is a hole now
             return
         self._touched[queue] = None
         code = entry_code(queue, record)
