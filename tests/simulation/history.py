@@ -105,6 +105,7 @@ class History:
         jumped: whether the clock of a node jumped.
         retention_s: how long the brokers keep messages.
         saved_s: the longest time until a position that a broker has is safe.
+        rotten: the messages in whose records a bit has flipped.
     """
 
     def __init__(self) -> None:
@@ -114,6 +115,7 @@ class History:
         self.jumped = False
         self.retention_s = float("inf")
         self.saved_s = SAVED_S
+        self.rotten: set[str] = set()
         self._kinds: dict[str, list[Event]] = defaultdict(list)
 
     def add(self, events: Iterable[Event]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from random import Random
 
@@ -15,6 +15,7 @@ import msgspec
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
+from tests.simulation import rot
 from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
 from tests.simulation.plan import HEIR, MASTERS, WATCHER, Plan
 from tests.store.conftest import PowerFiles
@@ -24,6 +25,8 @@ PORTS = (*USUAL_PORTS, "admin_port", "ha_port")
 QUEUES = 2
 OPERATOR = ("operator", "operator-secret")
 RETENTION_S = 90.0
+NEWEST = 3
+"""Half of the flipped bits are in one of so many messages: a start looks at these most closely."""
 TOKEN = "token-of-the-operator"
 GRANTED_S = (1.5, 40.0)
 """The longest sessions that ZooKeeper grants: shorter than the masters want, or longer."""
@@ -100,6 +103,15 @@ class Disk(PowerFiles):
         self._locks.pop(path, None)
         self._open.discard(handle)
         super().unlock(path, handle)
+
+    def flip(self, path: Path, at: int, bit: int) -> None:
+        """Change a bit of a file, on the disk and for those who read it."""
+        data = bytearray(path.read_bytes())
+        data[at] ^= bit
+        handle = os.open(path, os.O_WRONLY)  # not a new file: a node has mapped this one
+        os.pwrite(handle, data[at : at + 1], at)
+        os.close(handle)
+        self.rot(path, at, bit)
 
     def close_all(self) -> None:
         """The program is gone."""
@@ -206,6 +218,11 @@ class Machine:
         return not (own and theirs and own.store.end_offset >= theirs.store.written_offset)
 
     @property
+    def is_broker(self) -> bool:
+        """Whether its node stores messages."""
+        return "broker" in self._options.roles
+
+    @property
     def is_slave(self) -> bool:
         """Whether its node copies another one, when it runs."""
         return self._options.role == "SLAVE"
@@ -234,6 +251,19 @@ class Machine:
         self.up = False
         self.process.kill()
         self.files.close_all()
+
+    def rot(self, messages: Collection[str], chance: Random) -> tuple[str, str]:
+        """Flip a bit of one of some messages; returns which, and where.
+
+        Without a message there is none.
+        """
+        found = list(rot.records(self.directory, messages))
+        if not found:
+            return "", ""
+        one = chance.choice(found[-NEWEST:] if chance.random() < 0.5 else found)
+        bit = one.a_bit(chance)
+        self.files.flip(bit.path, bit.at, bit.mask)
+        return one.message, f"{bit.path.parent.name}/{bit.path.name}, {bit.text}, in {one.topic}"
 
     def cut_power(self, chance: Random) -> None:
         """End the program, and lose some of what is not on the disk."""

@@ -197,6 +197,11 @@ class Plan(msgspec.Struct, frozen=True):
             return FORGETTING_S
         return CALMING_S
 
+    @property
+    def rots(self) -> bool:
+        """Whether bits flip on a disk."""
+        return any(fault.kind == "rot" for fault in self.faults)
+
     def chance(self, who: str) -> Random:
         """Random numbers of one program, which do not depend on the others."""
         return Random(f"{self.seed} {who}")
@@ -253,15 +258,7 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     if FOREMAN in senders and chance.random() < 0.5:
         senders += MENDERS
     senders += [WORKER] if {QUERY, TABLE}.intersection(senders) else []
-    if shape in {"two", "slave"} and protocol == "rocketmq" and chance.random() < 0.3:
-        shape = HEIR
-        extras = [one for one in extras if one not in UNINHERITED]
-        senders = [one for one in senders if one not in UNINHERITED]
-        groups = [one for one in groups if one not in UNINHERITED]
-        if flush == "async":  # a power cut would take what both have acknowledged
-            faults = [fault for fault in faults if fault.kind not in POWER_FAULTS]
-        faults += _promotions(chance, amount)
-    return Plan(
+    found = Plan(
         seed,
         protocol,
         form,
@@ -271,7 +268,30 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
         tuple(senders),
         tuple(groups),
         tuple(extras),
-        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        tuple(faults),
+    )
+    if shape in {"two", "slave"} and protocol == "rocketmq" and chance.random() < 0.3:
+        found = _with_heir(found, chance, amount)
+    faults = list(found.faults)
+    # A slave that differs from its master by a bit copies nothing more, so it can be no heir.
+    if found.shape != HEIR and chance.random() < amount.kinds:
+        faults += _rots(chance, amount)
+    faults.sort(key=lambda fault: fault.at_s)
+    return msgspec.structs.replace(found, faults=tuple(faults))
+
+
+def _with_heir(one: Plan, chance: Random, amount: Form) -> Plan:
+    """A plan in which slaves become masters."""
+    faults = list(one.faults)
+    if one.flush == "async":  # a power cut would take what both have acknowledged
+        faults = [fault for fault in faults if fault.kind not in POWER_FAULTS]
+    return msgspec.structs.replace(
+        one,
+        shape=HEIR,
+        extras=tuple(name for name in one.extras if name not in UNINHERITED),
+        senders=tuple(name for name in one.senders if name not in UNINHERITED),
+        groups=tuple(name for name in one.groups if name not in UNINHERITED),
+        faults=(*faults, *_promotions(chance, amount)),
     )
 
 
@@ -282,6 +302,15 @@ def _promotions(chance: Random, amount: Form) -> Iterator[Fault]:
         after = chance.choice(("", "stored", "received", "committed"))
         target = int(chance.random() * 1000) / 1000
         yield Fault(at_s, "promote", target, chance.choice(amount.lasts_s), after)
+
+
+def _rots(chance: Random, amount: Form) -> Iterator[Fault]:
+    """Bits that flip on a disk; after some the node is killed, and started again."""
+    for _ in range(chance.choice((1, 2, 4, 8))):
+        at_s = round(chance.random() * amount.trouble_s, 3)
+        after = chance.choice(("", "stored"))
+        target = int(chance.random() * 1000) / 1000
+        yield Fault(at_s, "rot", target, chance.choice((0.0, 0.5, 1.0)), after)
 
 
 def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:

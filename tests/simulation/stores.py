@@ -30,9 +30,10 @@ def look(run: Run, what: str) -> None:
 def _look(run: Run, machine: Machine, what: str) -> None:
     options = machine.node.options
     broker = options.broker_name if run.plan.protocol == "rocketmq" else options.broker_id
+    mode = "DROP" if run.plan.rots else "FAILFAST"
     for topic in TOPICS:
         try:
-            for place, body in _rows(machine, topic, f"{topic}@{broker}"):
+            for place, body in _rows(machine, topic, f"{topic}@{broker}", mode):
                 run.note("files", what, body, place=place)
         except RefusedError:  # nobody has created it, or it was deleted
             continue
@@ -40,8 +41,8 @@ def _look(run: Run, machine: Machine, what: str) -> None:
             run.note("files", "error", note=f"{topic}: {error}")
 
 
-def _rows(machine: Machine, topic: str, queue: str) -> Iterator[tuple[Place, str]]:
-    options = {"brokerName": machine.node.options.broker_name}
+def _rows(machine: Machine, topic: str, queue: str, mode: str) -> Iterator[tuple[Place, str]]:
+    options = {"brokerName": machine.node.options.broker_name, "mode": mode}
     for batch in scan(f"file:{machine.directory}", topic, columns=COLUMNS, options=options):
         for row in batch.to_pylist():
             text = row["value"].decode().partition(FILLED)[0]

@@ -61,6 +61,7 @@ class Driver:
             "topic": ORDERS,
             "startingoffsets": "earliest",
             "failondataloss": str(keeps).lower(),
+            "mode": "DROP" if run.plan.rots else "FAILFAST",
         }
         if limit := run.plan.chance(who).choice(LIMITS):
             options["maxoffsetspertrigger"] = str(limit)

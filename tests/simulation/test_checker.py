@@ -160,6 +160,17 @@ def test_a_check_finds_what_it_is_for(check: str) -> None:
     assert found == {check}
 
 
+def test_a_flipped_bit_costs_its_message_only() -> None:
+    history = of(BAD["lost"])
+    history.rotten.add("b")
+    assert judge(history) == []
+    history.rotten = {"a"}
+    assert {one.check for one in judge(history)} == {"lost"}
+    history = of(BAD["unexpected"])
+    history.rotten.add("c")
+    assert {one.check for one in judge(history)} == {"unexpected"}
+
+
 def test_what_retention_may_delete() -> None:
     gone = [one for one in GOOD if one.message != "a" or one.what != "final"]
     history = of([*gone, event("calm", at_s=100.0)])

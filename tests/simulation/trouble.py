@@ -201,6 +201,19 @@ class Trouble:
         if was_up:
             await self._start(master)
 
+    async def _rot(self, fault: Fault) -> None:
+        """A bit flips in a stored message. Nobody gets that message, and everybody all others."""
+        brokers = [one for one in self._run.cluster.machines if one.is_broker]
+        machine, history = _chosen(fault, brokers), self._run.history
+        sent = {event.message for event in history.of("stored", "begun") if event.who != QUERY}
+        works = not (machine.files.sick or machine.files.full)
+        message, where = machine.rot(sent, self._chance) if works else ("", "")
+        if message:
+            history.rotten.add(message)
+            self._run.note(machine.name, "rotten", message, note=f"in {where}")
+            if fault.lasts_s:
+                await self._kill(fault)
+
     async def _tear(self, fault: Fault) -> None:
         """The power fails while half messages are committed."""
         await asyncio.sleep(self._chance.random() * COMMIT_S)

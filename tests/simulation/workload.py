@@ -69,6 +69,8 @@ SLAVE_DIFFERS: Final = (
 )
 """What is said of a slave whose master has written other messages since, or none yet, and when its
 master has deleted what it would need next."""
+DAMAGED: Final = ("damaged", "is skipped", "are lost")
+"""What is said of a record in which a bit has flipped."""
 DEAD: Final = "%DLQ%crew"
 IN_KEEPER: Final = "metadata in ZooKeeper could not be written"
 
@@ -423,12 +425,16 @@ class _Errors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if self.run.history.lossy and any(part in text for part in SLAVE_DIFFERS):
-            # It holds what the power cut took from its master, and says so.
+        history = self.run.history
+        if (history.lossy or history.rotten) and any(part in text for part in SLAVE_DIFFERS):
+            # It holds what its master has lost, or lacks what its master has, and says so.
             self.run.note("slave", "differs")
             return
         if self.run.cluster.keeper is not None and IN_KEEPER in text:
             return  # ZooKeeper does not answer, or another master is active
+        if history.rotten and any(part in text for part in DAMAGED):
+            self.run.note(record.name, "complaint", note=text)
+            return
         unhandled = "nhandled" in text or "never retrieved" in text or record.name == "asyncio"
         what = "error" if unhandled or not self.run.disk_has_failed() else "complaint"
         self.run.note(record.name, what, note=text)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+from coherer._record.layout import RecordSummary
 from coherer._rules.common.offsets import OffsetTable, Position
 from coherer._server.core.appending import Appender
 from coherer._server.core.deferred_saver import DeferredSaver
@@ -61,11 +62,40 @@ def heirs_leave_no_gap(patch: Patch) -> None:
     """A slave that becomes the master gives out offsets that consumers have seen there."""
     real = Checkpointer.start_at
 
-    def start_at(self: Any, end: int, store_ms: int, *, lost_power: bool) -> None:
+    def start_at(
+        self: Any, end: int, store_ms: int, *, lost_power: bool, damaged_bytes: int
+    ) -> None:
         self.checkpoint = replace(self.checkpoint, replica=False)
         real(self, end, store_ms, lost_power=lost_power)
 
     patch.setattr(Checkpointer, "start_at", start_at)
+
+
+def damage_leaves_its_offset(patch: Patch) -> None:
+    """After a kill, the offset of a damaged message at the end of its queue means another one."""
+    real = Checkpointer.start_at
+
+    def start_at(self: Any, *args: Any, damaged_bytes: int, **options: Any) -> None:
+        real(self, *args, **options)
+
+    patch.setattr(Checkpointer, "start_at", start_at)
+
+
+def damaged_times_count(patch: Patch) -> None:
+    """A flipped bit in the time of one message makes all later ones years younger."""
+    patch.setattr("coherer._store.recovery.starmap", lambda _, pairs: map(max, pairs))
+
+
+def rebuilds_stop_at_damage(patch: Patch) -> None:
+    """A queue that is rebuilt loses what lies behind a record with another offset."""
+    real = Replayer.restore_entry
+
+    def restore_entry(self: Replayer, record: RecordSummary) -> None:
+        before = self.lost_bytes
+        real(self, record)
+        self.lost_bytes = before
+
+    patch.setattr(Replayer, "restore_entry", restore_entry)
 
 
 def replicas_forget_gaps(patch: Patch) -> None:
@@ -214,6 +244,9 @@ MUTANTS: Final = {
         shows_before_the_disk,
         reserves_no_offsets,
         heirs_leave_no_gap,
+        damage_leaves_its_offset,
+        damaged_times_count,
+        rebuilds_stop_at_damage,
         replicas_forget_gaps,
         syncs_no_queues,
         positions_run_ahead,
