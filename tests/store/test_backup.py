@@ -325,7 +325,7 @@ def test_two_backups_do_not_mix(harness: Any, tmp_path: Path) -> None:
 
     take(store, target, progress=again)
     assert refused
-    assert "Another backup is being written" in refused[0]
+    assert "Another backup, verify or restore uses" in refused[0]
 
 
 def test_many_small_backups_do_not_leave_many_pieces(harness: Any, tmp_path: Path) -> None:
@@ -348,6 +348,50 @@ def test_a_restore_that_was_killed_starts_over(harness: Any, tmp_path: Path) -> 
     restore(target, tmp_path / "new")
     again = harness.open(tmp_path / "new")
     assert contents(again) == contents(store)
+
+
+def test_two_restores_into_one_directory_do_not_mix(harness: Any, tmp_path: Path) -> None:
+    store, other = harness.open(), harness.open(tmp_path / "other")
+    store.append([harness.draft(n, size=500) for n in range(300)])
+    other.append([harness.draft(n, "other") for n in range(200)])
+    take(store, tmp_path / "backup")
+    take(other, tmp_path / "second")
+    refused: list[str] = []
+
+    def again(_done: int, _total: int) -> None:
+        with pytest.raises(StoreError) as error:
+            restore(tmp_path / "second", tmp_path / "new")
+        refused.append(error.value.text)
+
+    restore(tmp_path / "backup", tmp_path / "new", progress=again)
+    assert "Another restore, or a node, is writing to" in refused[0]
+    assert contents(harness.open(tmp_path / "new")) == contents(store)
+
+
+@pytest.mark.parametrize("work", ["verify", "restore"])
+def test_a_backup_may_end_right_before_it_is_verified_or_restored(
+    harness: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    store, target, waiting = harness.open(), tmp_path / "backup", [True]
+    store.append([harness.draft(1)])
+    store.save_config("topics.json", b"{}")
+    take(store, target)
+    store.append([harness.draft(2)])
+    store.save_config("topics.json", b'{"dataVersion": {}}')  # the backup removes the old file
+    lock = OsFiles.lock
+
+    def late(files: OsFiles, path: Path) -> int:
+        if waiting:  # the next lock is that of the backup
+            waiting.clear()
+            take(store, target)
+        return lock(files, path)
+
+    monkeypatch.setattr(OsFiles, "lock", late)
+    if work == "verify":
+        assert not verify_backup(target).problems
+    else:
+        restore(target, tmp_path / "new")
+        assert contents(harness.open(tmp_path / "new")) == contents(store)
 
 
 def test_accounts_are_private_or_left_out(harness: Any, tmp_path: Path) -> None:

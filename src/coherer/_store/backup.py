@@ -219,7 +219,7 @@ def _locked(files: Files, target: Path) -> Generator[None]:
         handle = files.lock(target / LOCK)
     except StoreError as error:
         raise StoreError(
-            f"Another backup is being written to {target}.", hint="Wait until it has ended."
+            f"Another backup, verify or restore uses {target}.", hint="Wait until it has ended."
         ) from error
     try:
         yield

@@ -112,9 +112,10 @@ def verify_backup(directory: Path) -> VerifyReport:
         DamagedStoreError: its manifest is invalid.
         StoreError: the disk failed, or a backup is being written there.
     """
-    manifest = load_manifest(directory)
+    load_manifest(directory)  # no lock is written to a directory that is not a backup
     problems: list[Problem] = []
     with translate_os_errors(f"read {directory}"), _locked(directory):
+        manifest = load_manifest(directory)
         refuse_links(directory, [directory / DATA / name for name in manifest.names()])
         problems += [
             _damaged(_part(one.path), one.path)
@@ -185,14 +186,15 @@ def restore(
         DamagedStoreError: the backup is damaged.
         StoreError: a disk failed.
     """
-    manifest = load_manifest(backup)
+    load_manifest(backup)  # no lock is written to a directory that is not a backup
     with translate_os_errors(f"restore {target}"), _locked(backup):
+        manifest = load_manifest(backup)
         refuse_links(backup, [backup / DATA / name for name in manifest.names()])
         _check_target(backup, target)
-        _prepare(target, files)
-        run = _Restore(backup, target, files, progress)
-        with explain_full_disk(f"Until then no node starts in {target}."):
-            run.run(manifest)
+        with _alone(target, files):
+            run = _Restore(backup, target, files, progress)
+            with explain_full_disk(f"Until then no node starts in {target}."):
+                run.run(manifest)
     log = manifest.log
     return RestoreReport(
         backup=str(backup),
@@ -224,31 +226,49 @@ def _check_target(backup: Path, target: Path) -> None:
         raise UsageError(f"{target} is a file.", hint="Name a new directory.")
 
 
-def _prepare(target: Path, files: Files) -> None:
-    names = files.names(target)
+@contextmanager
+def _alone(target: Path, files: Files) -> Generator[None]:
+    """Empty the target of an interrupted restore, and keep another one from writing there."""
+    _check_content(target, files)
+    refuse_links(target, [target / LOCK, target / RESTORE_INCOMPLETE])
+    make_durable_directory(files, target.absolute())
+    try:
+        handle = files.lock(target / LOCK)
+    except StoreError as error:
+        raise StoreError(
+            f"Another restore, or a node, is writing to {target}.",
+            hint="Name another directory, or wait until it has ended.",
+        ) from error
+    try:
+        names = _check_content(target, files)  # another restore may have ended meanwhile
+        files.close(files.open(target / RESTORE_INCOMPLETE, create=True))
+        files.sync_directory(target)
+        for name in names - {RESTORE_INCOMPLETE}:
+            path = target / name
+            if path.is_dir() and not path.is_symlink():
+                files.remove_tree(path)
+            else:
+                files.remove(path)
+        yield
+    finally:
+        files.unlock(target / LOCK, handle)
+
+
+def _check_content(target: Path, files: Files) -> set[str]:
+    """The names in the target, which must be empty or hold an interrupted restore."""
+    names = set(files.names(target)) - {LOCK}
     if names and RESTORE_INCOMPLETE not in names:
         raise UsageError(
             f"{target} is not empty.", hint="Name a new directory; a restore never overwrites one."
         )
-    others = set(names) - _WRITTEN
+    others = names - _WRITTEN
     if others:
         raise UsageError(
             f"{target} holds other files than an interrupted restore leaves, such as "
             f"{min(others)}.",
             hint="Name a new directory; a restore never removes what it did not write.",
         )
-    refuse_links(target, [target / RESTORE_INCOMPLETE])
-    make_durable_directory(files, target.absolute())
-    files.close(files.open(target / RESTORE_INCOMPLETE, create=True))
-    files.sync_directory(target)
-    for name in names:
-        path = target / name
-        if name == RESTORE_INCOMPLETE:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            files.remove_tree(path)
-        else:
-            files.remove(path)
+    return names
 
 
 class _Restore:
@@ -372,7 +392,7 @@ def _locked(backup: Path) -> Generator[None]:
             handle = _FILES.lock(backup / LOCK)
     except StoreError as error:
         raise StoreError(
-            f"A backup is being written to {backup}.", hint="Wait until it has ended."
+            f"Another backup, verify or restore uses {backup}.", hint="Wait until it has ended."
         ) from error
     try:
         yield
