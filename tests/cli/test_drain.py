@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import subprocess
 import sys
 import threading
+from email.message import Message as Headers
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import OpenerDirector
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -156,12 +160,64 @@ def test_a_drain_can_be_cancelled(tmp_path: Path, servers: list[Served]) -> None
         for url in (ready.url, str(ready.rocketmq_url)):
             fill(url)
         assert not not_ready(ready)
+        out, _ = draining.communicate(timeout=60)
+        assert draining.returncode == 1
+        assert "accepts sends again" in out
         assert served.end(signal.SIGTERM)[0] == 0
-        draining.communicate(timeout=60)
+
+
+def status(state: str, lag: int = 0, *groups: dict[str, object]) -> bytes:
+    """What a node answers."""
+    found = {"state": state, "lag": lag, "groups": groups, "senders": False}
+    return json.dumps({**found, "elapsed_s": 1.0, "timeout_s": 300.0}).encode()
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *answers: bytes | Exception) -> Result:
+    """`coherer drain` with a node that gives these answers, and then has stopped."""
+    left = list(answers)
+
+    def answer(*_: object, **__: object) -> io.BytesIO:
+        if not left:
+            raise URLError(ConnectionRefusedError(111, "Connection refused"))
+        following = left.pop(0)
+        if isinstance(following, Exception):
+            raise following
+        return io.BytesIO(following)
+
+    monkeypatch.setattr(OpenerDirector, "open", answer)
+    return CliRunner().invoke(app, ["drain"], catch_exceptions=False)
+
+
+def test_a_busy_node_has_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [TimeoutError(), URLError(TimeoutError())]
+    result = scripted(monkeypatch, status("leaving"), *busy, status("drained"))
+    assert result.exit_code == 0, result.output
+    assert "Drained and stopped" in result.stdout
+
+
+def test_a_node_that_has_started_again_was_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = scripted(monkeypatch, status("draining"), status("drained"), status("serving"))
+    assert result.exit_code == 0, result.output
+
+
+def test_unknown_lag_is_not_reported_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = {"group": "new", "topic": "work", "lag": None}
+    result = scripted(monkeypatch, status("draining"), status("timed out", 0, group))
+    assert result.exit_code == 3
+    assert "groups that have not committed yet" in result.stdout
+
+
+def test_too_many_wrong_passwords_are_no_mistake_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = io.BytesIO(b"There were too many wrong passwords; wait.")
+    error = HTTPError("http://127.0.0.1:8080/node/drain", 429, "", Headers(), body)
+    result = scripted(monkeypatch, error)
+    assert result.exit_code == 1
+    assert "wait." in result.stderr
 
 
 def not_ready(ready: Ready) -> bool:
-    from urllib.error import HTTPError
     from urllib.request import urlopen
 
     try:

@@ -23,13 +23,20 @@ from coherer.cli.options import Json, seconds_option
 from coherer.cli.output import amount, print_json
 from coherer.cli.signals import signals_interrupt
 from coherer.cli.target import Password, User
-from coherer.errors import CohererError, ConnectError, RefusedError, UsageError
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    RefusedError,
+    RequestTimeoutError,
+    UsageError,
+)
 
 UNREAD: Final = 3
 """Exit code: the node has stopped, but connected consumers had not read everything."""
 
 _POLL_S: Final = 0.3
 _HTTP_TIMEOUT_S: Final = 10.0
+_TOO_MANY: Final = 429
 
 app = typer.Typer(add_completion=False)
 
@@ -39,7 +46,8 @@ class Drained(msgspec.Struct):
 
     Args:
         state: "drained", "timed out", or "serving" after --cancel.
-        lag: the number of messages that connected groups had not acknowledged.
+        lag: the number of messages that connected groups had not acknowledged, as far as it is
+            known.
         elapsed_s: how long it took.
     """
 
@@ -81,39 +89,57 @@ def drain(
 
     A draining node accepts no more sends. Ctrl-C does not end the drain; --cancel does.
 
-    Exit codes: 0 drained and stopped; 1 the node cannot be reached or refuses the account; 2 the
-    command line is wrong, or this node cannot be drained now; 3 stopped after the timeout, with
-    messages that connected consumers had not read.
+    Exit codes: 0 drained and stopped; 1 the node cannot be reached or refuses the account, or the
+    drain was cancelled; 2 the command line is wrong, or this node cannot be drained now; 3 stopped
+    after the timeout, with messages that connected consumers had not read.
     """
     node = _Node(admin, token, user, password)
     if cancel:
-        status = node.ask({"cancel": "true"})
-        _report(Drained(status.state, status.lag, status.elapsed_s), as_json=as_json)
+        _report(node.ask({"cancel": "true"}), as_json=as_json)
         return
     status = node.ask({"timeout_s": str(timeout), "grace_s": str(grace)})
     with signals_interrupt(), _progress(shown=not as_json) as show:
-        while True:
-            show(status)
-            try:
-                status = node.ask()
-            except ConnectError:
-                break
-            time.sleep(_POLL_S)
-    _report(Drained(status.state, status.lag, status.elapsed_s), as_json=as_json)
+        status = _followed(node, status, show)
+    _report(status, as_json=as_json)
     if status.state != "drained":
         raise typer.Exit(UNREAD if status.state == "timed out" else 1)
 
 
-def _report(result: Drained, *, as_json: bool) -> None:
+def _followed(node: _Node, status: DrainStatus, show: Callable[[DrainStatus], None]) -> DrainStatus:
+    """Follow a drain; return its last status when the node has stopped or accepts sends again.
+
+    Raises:
+        CohererError: the node refuses the account now, or has not answered in its time.
+    """
+    end_s = time.monotonic() + status.timeout_s - status.elapsed_s + _HTTP_TIMEOUT_S
+    while True:
+        show(status)
+        try:
+            latest = node.ask()
+        except RequestTimeoutError:  # it is busy
+            if time.monotonic() > end_s:
+                raise
+            continue
+        except ConnectError:
+            return status
+        if latest.state == "serving":  # it was cancelled, or the node has started again
+            return status if status.state in {"drained", "timed out"} else latest
+        status = latest
+        time.sleep(_POLL_S)
+
+
+def _report(status: DrainStatus, *, as_json: bool) -> None:
     if as_json:
-        print_json(result)
+        print_json(Drained(status.state, status.lag, status.elapsed_s))
         return
-    match result.state:
+    match status.state:
         case "drained":
-            text = f"Drained and stopped after {result.elapsed_s:.1f} s."
+            text = f"Drained and stopped after {status.elapsed_s:.1f} s."
         case "timed out":
-            unread = amount(result.lag, "message")
-            text = f"Stopped after {result.elapsed_s:.1f} s; {unread} unread, but stored."
+            unread = f"{amount(status.lag, 'message')} unread"
+            if any(one.lag is None for one in status.groups):
+                unread += ", and those of groups that have not committed yet"
+            text = f"Stopped after {status.elapsed_s:.1f} s; {unread}, but stored."
         case "serving":
             text = "The node accepts sends again."
         case _:
@@ -139,7 +165,8 @@ class _Node:
         """Start or cancel a drain with a form; without a form, ask for the progress.
 
         Raises:
-            ConnectError: the node does not answer.
+            RequestTimeoutError: the node does not answer in time.
+            ConnectError: it cannot be reached.
             RefusedError: the node refuses the account or token.
             UsageError: the server is not a Coherer node, or cannot drain.
         """
@@ -156,6 +183,11 @@ class _Node:
             with error:
                 raise self._refused(error.code, error.read().decode(errors="replace")) from error
         except (OSError, EOFError) as error:
+            if isinstance(getattr(error, "reason", error), TimeoutError):
+                raise RequestTimeoutError(
+                    f"The node at {self._url} did not answer within {_HTTP_TIMEOUT_S:.0f} s.",
+                    hint="If a drain has begun, it goes on. Run the command again to follow it.",
+                ) from error
             raise ConnectError(
                 f"The node at {self._url} does not answer: {_reason(error)}.",
                 hint="Name its HTTP administration with --admin. A node without one drains on "
@@ -165,10 +197,11 @@ class _Node:
             raise UsageError(f"{self._url} is not the administration of a Coherer node.") from error
 
     def _refused(self, status: int, text: str) -> CohererError:
-        if status in {401, 403}:
+        if status in {401, 403, _TOO_MANY}:
+            hint = "Set --token, or --user and --password of an account with all permissions."
             return RefusedError(
                 f"The node at {self._url} refused the request: {text.strip()}",
-                hint="Set --token, or --user and --password of an account with all permissions.",
+                hint="" if status == _TOO_MANY else hint,
             )
         hint = "" if status != 404 else "It may be a Java server, or an older Coherer."
         return UsageError(f"{self._url} answers {status}: {text.strip()}", hint=hint)
