@@ -1575,8 +1575,8 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         Args:
             group: the group.
             topic: the topic.
-            to: an end of the queues, a store time, or an offset for every queue. Running consumers
-                follow, except to an offset.
+            to: an end of the queues, a store time, or an offset for every queue, moved into its
+                range. Running consumers follow, except to an offset.
 
         Returns:
             The offsets by queue.

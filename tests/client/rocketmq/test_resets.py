@@ -22,3 +22,27 @@ async def test_a_group_that_has_just_begun_reads_again(coherer_simulated: Simula
         again = await consumer.receive(10_000)
         assert again is not None
         assert again.bodies() == [b"42"]
+
+
+async def test_an_offset_beyond_the_end_skips_no_later_message(
+    coherer_simulated: SimulatedNode,
+) -> None:
+    async with (
+        coherer.connect(coherer_simulated.rocketmq_url) as client,
+        client.producer() as producer,
+    ):
+        await producer.send(Message("orders", b"41"))
+        moved = await client.admin().groups.reset_offsets("shop", "orders", 1 << 70)
+        ends = {
+            one.queue: one.max_offset for one in await client.admin().topics.partitions("orders")
+        }
+        assert moved == ends
+        await producer.send_batch([Message("orders", b"42")] * 3)
+        async with client.consumer("shop", "orders") as consumer:
+            seen: list[bytes] = []
+            while len(seen) < 3:
+                batch = await consumer.receive(10_000)
+                assert batch is not None
+                seen += batch.bodies()
+                batch.ack()
+    assert seen == [b"42"] * 3

@@ -185,8 +185,8 @@ class GroupAdmin(Part):
         Args:
             group: the group.
             topic: the topic.
-            to: an end of the queues, a store time, or an offset for every queue. Running consumers
-                follow, except to an offset.
+            to: an end of the queues, a store time, or an offset for every queue, moved into its
+                range. Running consumers follow, except to an offset.
 
         Returns:
             The offsets by queue.
@@ -204,7 +204,14 @@ class GroupAdmin(Part):
         route = await self._instance.routes.look_up(topic)
         await self._servers.masters(route.brokers)
         if isinstance(to, int):
-            offsets = dict.fromkeys(route.readable, to)
+            # Consumers would skip what is sent up to an offset beyond the end.
+            offsets = {
+                queue: min(
+                    max(to, await self._offset_at(queue, 0)),
+                    await self._offset_at(queue, LATEST_MS),
+                )
+                for queue in route.readable
+            }
             await self._set_offsets(group, offsets)
             return offsets
         time_ms = _ENDS[to] if isinstance(to, str) else floor_ms(to)
