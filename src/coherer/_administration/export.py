@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime
@@ -114,7 +116,7 @@ async def export(
 ) -> int:
     """Write dead letters of a group to a file; returns their number.
 
-    The file gets its name when it is complete.
+    The file gets its name when it is complete and on the disk, so the dead letters can be purged.
 
     Args:
         cluster: the cluster.
@@ -136,26 +138,20 @@ async def export(
     if found is None:
         found = DeadLetterQueue(group, "", ())
     check_complete(found)
-    partial = path.with_name(f"{path.name}.partial")
     written = seen = 0
-    try:
-        with _FILES[form](partial) as write:
-            some: list[DeadLetter] = []
-            async for letter in scan_queue(rocket, found):
-                seen += 1
-                if where.matches(letter):
-                    some.append(letter)
-                if len(some) == ROWS:
-                    write(some)
-                    written += len(some)
-                    some = []
-                show(seen)
-            write(some)
-            written += len(some)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    partial.replace(path)
+    with _new_file(path) as partial, _FILES[form](partial) as write:
+        some: list[DeadLetter] = []
+        async for letter in scan_queue(rocket, found):
+            seen += 1
+            if where.matches(letter):
+                some.append(letter)
+            if len(some) == ROWS:
+                write(some)
+                written += len(some)
+                some = []
+            show(seen)
+        write(some)
+        written += len(some)
     return written
 
 
@@ -169,6 +165,27 @@ def _target(path: Path) -> Path:
     if target.exists() and not target.is_file():
         raise UsageError(f"{path} is not a regular file.", hint="Name a file.")
     return target
+
+
+@contextmanager
+def _new_file(path: Path) -> Generator[Path]:
+    """A file that takes the place of `path` when it is complete and on the disk."""
+    # Another export to this path has a file of its own.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        yield partial
+        with partial.open("r+b") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # Windows cannot open folders, and needs no sync of them
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_lines(letters: Iterable[DeadLetter], to: BinaryIO) -> None:
