@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,36 @@ def test_what_is_refused(tmp_path: Path, words: list[str], text: str) -> None:
     result = accounts(tmp_path, *words)
     assert result.exit_code == 2
     assert text in " ".join(result.stderr.split())
+
+
+def test_a_client_is_not_made_read_only(tmp_path: Path) -> None:
+    assert accounts(tmp_path, "add", "writer-1", "--topic", "flights=PUB").exit_code == 0
+    before = listed(tmp_path)
+    refused = accounts(tmp_path, "grant", "writer-1", "--topic", "gates=SUB", "--read-only")
+    assert refused.exit_code == 2
+    assert "are for accounts with --http-only" in " ".join(refused.stderr.split())
+    assert listed(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", [["--admin"], ["--http-only"]])
+def test_two_commands_that_create_an_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: list[str]
+) -> None:
+    """Only one password is shown, that of the account."""
+    first = [True]
+    generate = secrets.token_urlsafe
+
+    def slow(size: int) -> str:
+        if first:
+            first.clear()
+            assert accounts(tmp_path, "add", "machine", *kind, "--generate").exit_code == 0
+        return generate(size)
+
+    monkeypatch.setattr(secrets, "token_urlsafe", slow)
+    refused = accounts(tmp_path, "add", "machine", *kind, "--generate")
+    assert refused.exit_code == 2
+    assert "exists" in refused.stderr
+    assert refused.stdout == ""
 
 
 def test_names_are_unique(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ Topics = Annotated[
 Groups = Annotated[
     list[str] | None,
     typer.Option(
-        "--group", metavar="GROUP=PERMISSION", help="SUB or DENY, for a group; may be repeated."
+        "--group",
+        metavar="GROUP=PERMISSION",
+        help="SUB or DENY for a group, or PUB|SUB to give reasons with retries; may be repeated.",
     ),
 ]
 DefaultTopic = Annotated[
@@ -142,10 +144,7 @@ def add(
     """
     access, operators = _open(directory)
     if _find(access, name) is not None or name in operators.accounts:
-        raise UsageError(
-            f"The account {name!r} exists.",
-            hint="See `coherer accounts grant` and `coherer accounts password`.",
-        )
+        raise _exists(name)
     given = _given(admin, topic, group, default_topic, default_group, address)
     if http_only and given:
         raise UsageError("With --http-only, the only permissions are --read-only and --changes.")
@@ -156,9 +155,15 @@ def add(
         raise UsageError(f"The name {name!r} is too short: it needs {least} characters or more.")
     password = _password(name, password_file, generate=generate, least=least)
     if http_only:
-        operators.put(name, password, changes=read_only is False or read_only is None)
+        operators.put(name, password, changes=not read_only, is_new=True)
     else:
-        access.put({"accessKey": name, "secretKey": password, "admin": False} | given, _now_ms())
+
+        def new(known: Account | None) -> dict[str, object]:
+            if known is not None:  # another command was faster
+                raise _exists(name)
+            return {"secretKey": password, "admin": False} | given
+
+        access.revise(name, new, _now_ms())
     if generate:
         _show_password(name, password, as_json=as_json)
     else:
@@ -214,15 +219,15 @@ def grant(
     elif account is None:
         raise _unknown(name)
     else:
+        if read_only is not None:
+            raise UsageError(
+                f"{name!r} is a client's account: --read-only and --changes are for accounts with "
+                "--http-only.",
+                hint="Nothing was changed. --no-admin and --topic limit it.",
+            )
         if not given:
             raise UsageError("Name the permissions.", hint="For example --topic flights=PUB.")
-        for key, known in (
-            ("topicPerms", account.topic_perms),
-            ("groupPerms", account.group_perms),
-        ):
-            if key in given:
-                given[key] = _merged(known or (), given[key])
-        access.put({"accessKey": name} | given, _now_ms())
+        access.revise(name, lambda known: _granted(known, given), _now_ms())
     print_done("account", name, "changed", as_json=as_json)
 
 
@@ -307,6 +312,22 @@ def _given(
         "whiteRemoteAddress": address,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _exists(name: str) -> UsageError:
+    return UsageError(
+        f"The account {name!r} exists.",
+        hint="See `coherer accounts grant` and `coherer accounts password`.",
+    )
+
+
+def _granted(known: Account | None, given: dict[str, object]) -> dict[str, object]:
+    """The given fields, with the permissions that the account has and keeps."""
+    if known is None:  # another command removed it meanwhile
+        raise UsageError("The account does not exist any more.")
+    lists = {"topicPerms": known.topic_perms, "groupPerms": known.group_perms}
+    merged = {key: _merged(lists[key] or (), given[key]) for key in lists.keys() & given.keys()}
+    return given | merged
 
 
 def _merged(known: object, given: object) -> list[str]:

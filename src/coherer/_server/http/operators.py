@@ -176,15 +176,18 @@ class Operators:
         account = self._accounts.get(name)
         return account is not None and account.changes
 
-    def put(self, name: str, password: str | None, *, changes: bool | None) -> None:
+    def put(
+        self, name: str, password: str | None, *, changes: bool | None, is_new: bool = False
+    ) -> None:
         """Create an account, or change an existing one.
 
         Args:
             password: the new password; None to keep it.
             changes: whether it may change something; None to keep this, or False if it is new.
+            is_new: fail if the account exists.
 
         Raises:
-            UsageError: the password is too short, or a new account has none.
+            UsageError: the password is too short, a new account has none, or it exists.
             StoreError: the file could not be written.
         """
         if password is not None and len(password) < CHARS_MIN:
@@ -194,6 +197,8 @@ class Operators:
         with changing(self._path.parent):
             self.load()
             before = self._accounts.get(name)
+            if is_new and before is not None:
+                raise UsageError(f"The account {name!r} exists.")
             if before is None and password is None:
                 raise UsageError(f"The account {name!r} does not exist.")
             stored = hashed(password) if password is not None else (before or Operator("")).password

@@ -224,10 +224,25 @@ class Access:
             UsageError: the account is invalid.
             StoreError: the file could not be written.
         """
-        self._check_not_own(str(changes["accessKey"]))
+        self.revise(str(changes["accessKey"]), lambda _: changes, now_ms)
+
+    def revise(
+        self, name: str, change: Callable[[Account | None], Mapping[str, object]], now_ms: int
+    ) -> None:
+        """Create or change an account; nobody changes it meanwhile.
+
+        Args:
+            change: returns fields as for `put`, from the account as it is now.
+
+        Raises:
+            UsageError: the account is invalid.
+            StoreError: the file could not be written.
+        """
+        self._check_not_own(name)
         with changing(self._conf):
             self._load()  # another process may have changed the files
-            self._put(changes, now_ms)
+            known = next((one for one in self.accounts if one.access_key == name), None)
+            self._put({**change(known), "accessKey": name}, now_ms)
 
     def _put(self, changes: Mapping[str, object], now_ms: int) -> None:
         check_listed(cast("Sequence[str]", changes.get("topicPerms", ())))
