@@ -13,11 +13,12 @@ import pytest
 from coherer._administration.access import RocketCluster, opened
 from coherer._administration.dead_letters import page, queue, queues
 from coherer._administration.export import export
-from coherer._administration.messages import by_key
+from coherer._administration.messages import at, by_id, by_key, search
 from coherer._administration.overview import overview
 from coherer._administration.replay import replay
 from coherer._administration.trace import trace
 from coherer.errors import UnavailableError
+from coherer.message import Message
 from coherer.rocketmq import Queue, connect
 from coherer.testing import SimulatedCluster
 from tests.administration.letters import GROUP, KEY, TOPIC, made_dead
@@ -210,3 +211,30 @@ async def test_a_broker_does_not_answer_a_search(
             assert "No answer in time" in group.why
         [group] = (await trace(cluster, second)).groups
         assert group.state == "dead letter"
+
+
+@pytest.mark.coherer_cluster(brokers=2, apart=True)
+async def test_searches_over_tubemq(coherer_simulated_cluster: SimulatedCluster) -> None:
+    """The master knows that a broker is down, and its partitions are left out."""
+    async with opened(coherer_simulated_cluster.url) as cluster:
+        async with cluster.client.producer() as producer:
+            sent = [await producer.send(Message(TOPIC, b"%d" % one)) for one in range(40)]
+        first, second = ([one for one in sent if one.broker == name] for name in ("1", "2"))
+        assert first
+        assert second
+        whole = await search(cluster, TOPIC)
+        assert (len(whole.messages), whole.complete, whole.problem) == (40, True, "")
+        async with coherer_simulated_cluster.brokers[1].down():
+            await asyncio.sleep(5)
+            found = await search(cluster, TOPIC)
+            assert (len(found.messages), found.complete) == (len(first), False)
+            assert "Broker 2 is down" in found.problem
+            assert (await search(cluster, TOPIC, broker="1")).complete
+            assert await by_id(cluster, first[0].id, topic=TOPIC) is not None
+            assert await at(cluster, TOPIC, first[0].partition, 0, broker="1") is not None
+            down = pytest.raises(UnavailableError, match="Broker 2 is down")
+            with down:
+                await by_id(cluster, second[0].id, topic=TOPIC)
+            for broker in ("2", None):
+                with down:
+                    await at(cluster, TOPIC, second[0].partition, 0, broker=broker)

@@ -106,14 +106,18 @@ async def by_id(
     Raises:
         UsageError: this search needs the topic.
         RefusedError: the topic does not exist.
-        UnavailableError: a server does not answer.
+        UnavailableError: a server does not answer, or a broker cannot be read and the others do not
+            have the message.
     """
     if isinstance(cluster, TubeCluster):
         if topic is None:
             raise UsageError(
                 "TubeMQ finds messages by reading their topic.", hint="Name the topic (--topic)."
             )
-        return await _by_tube_id(cluster, topic, message_id, limit, show)
+        found = await _by_tube_id(cluster, topic, message_id, limit, show)
+        if found is None and (problem := await _unread(cluster, topic)):
+            raise UnavailableError(f"{problem} It may have the message.", topic=topic)
+        return found
     message = await by_offset_id(cluster, message_id)
     if message is None and topic is not None:
         full = names.with_namespace(cluster.namespace, topic)
@@ -166,13 +170,16 @@ async def at(
     Raises:
         UsageError: there is no such partition, or several brokers have it.
         RefusedError: the topic does not exist.
-        UnavailableError: a server does not answer.
+        UnavailableError: a server does not answer, or a broker that may be meant cannot be read.
     """
     ends = await _offsets(cluster, topic)
     places = {place_of(one): one for one in ends}
     chosen = [
         one for (on, number), one in places.items() if number == partition and broker in {None, on}
     ]
+    if (broker is None or not chosen) and (problem := await _unread(cluster, topic, broker)):
+        hint = "" if broker else "Name the broker if it is another one."
+        raise UnavailableError(problem, topic=topic, partition=partition, hint=hint)
     if len(chosen) != 1:
         known = ", ".join(sorted({on for on, _ in places}))
         fault = "Several brokers have" if chosen else "There is no"
@@ -264,6 +271,8 @@ async def search(
 ) -> Search:
     """Search for messages of a topic by reading it.
 
+    Over TubeMQ a broker that the master knows to be down is left out; see `Search.problem`.
+
     Args:
         cluster: the cluster.
         topic: the topic.
@@ -302,7 +311,21 @@ async def search(
                 found.append(one)
             if not read % CHUNK:
                 show(read)
-    return Search(tuple(found), complete=True, scanned=read)
+    problem = await _unread(cluster, topic, broker)
+    return Search(tuple(found), complete=not problem, scanned=read, problem=problem)
+
+
+async def _unread(cluster: Cluster, topic: str, broker: str | None = None) -> str:
+    """Which brokers TubeMQ's `offsets` leaves out, in words; "" without any.
+
+    Args:
+        broker: only this one counts.
+    """
+    if not isinstance(cluster, TubeCluster):
+        return ""
+    away = [str(one.id) for one in await cluster.client.unreadable_brokers(topic)]
+    names = ", ".join(one for one in away if broker in {None, one})
+    return f"Broker {names} is down, or does not accept consumers." if names else ""
 
 
 def _namespace(cluster: Cluster) -> str:
