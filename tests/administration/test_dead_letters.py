@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from coherer._administration import dead_letters
-from coherer._administration.access import opened
+from coherer._administration.access import RocketCluster, opened
 from coherer._administration.export import Format, export
 from coherer.errors import UsageError
+from coherer.testing import async_embedded_node
+from tests.administration import letters
 from tests.administration.dead_letter_scenarios import (
     SCENARIOS,
     dead_letters_are_exported,
@@ -71,6 +73,19 @@ async def test_an_export_survives_a_power_cut(
             await export(cluster, scenario.group, tmp_path / name, form=form)
             inodes = [one.stat().st_ino for one in (tmp_path / name, tmp_path)]
             assert [one for one in synced if one in inodes] == inodes
+
+
+async def test_a_letter_of_an_earlier_address_is_found_behind_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with async_embedded_node(tmp_path) as node, opened(node.rocketmq_url) as cluster:
+        assert isinstance(cluster, RocketCluster)
+        await letters.made_dead(cluster, [b"a", b"b", b"c"])
+        old = [one async for one in dead_letters.scan(cluster, letters.GROUP)]
+    monkeypatch.setattr(dead_letters, "SCAN_MAX", 1)
+    async with async_embedded_node(tmp_path) as node, opened(node.rocketmq_url) as cluster:
+        for one in old:
+            assert await dead_letters.get(cluster, letters.GROUP, one.id) == one
 
 
 async def test_tubemq_has_none(coherer_url: str) -> None:

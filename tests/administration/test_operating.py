@@ -82,3 +82,23 @@ async def test_a_topic_is_altered_over_tubemq(coherer_url: str, coherer_topic: s
         await cluster.admin.topics.alter(coherer_topic, writable=True)
         [found] = await cluster.admin.topics.list(coherer_topic)
         assert found.writable
+
+
+async def test_an_id_over_tubemq_is_looked_for_in_the_newest_of_each_partition(
+    coherer_url: str, coherer_topic: str
+) -> None:
+    topic = f"{coherer_topic}_2"
+    async with opened(coherer_url) as cluster:
+        assert isinstance(cluster, TubeCluster)
+        await cluster.admin.topics.create(topic, 2)
+        async with cluster.client.producer(topic) as producer:
+            await producer.send_many(Message(topic, b"%d" % one) for one in range(800))
+        everything = (await messages.search(cluster, topic, limit=1000)).messages
+        assert len(everything) == 800
+        newest = [max(o.offset or 0 for o in everything if o.partition == part) for part in (0, 1)]
+        for one in everything:
+            if (one.partition, one.offset) in enumerate(newest):
+                assert await messages.by_id(cluster, one.id, topic=topic, limit=10) == one
+        with pytest.raises(RefusedError, match="newest ones; older ones were not read"):
+            await messages.by_id(cluster, everything[0].id, topic=topic, limit=10)
+        assert await messages.by_id(cluster, everything[0].id, topic=topic) == everything[0]

@@ -473,7 +473,10 @@ async def get(cluster: Cluster, group: str, message_id: str) -> DeadLetter | Non
     if not _looks_like_offset_id(message_id):
         return None
     # The broker's address may have changed since it stored the message.
-    found = await page(rocket, group, limit=1, where=Filter(ids=frozenset({message_id.upper()})))
+    where = Filter(ids=frozenset({message_id.upper()}))
+    found = await page(rocket, group, limit=1, where=where)
+    while not found.letters and found.cursor is not None:
+        found = await page(rocket, group, limit=1, where=where, cursor=found.cursor)
     return next(iter(found.letters), None)
 
 

@@ -100,12 +100,12 @@ async def by_id(
         message_id: over RocketMQ an offset message id (`id` of receipts) or the unique id that its
             sender generated; over TubeMQ the id that the broker generated.
         topic: its topic. Brokers cannot find unique ids and TubeMQ's ids without it.
-        limit: over TubeMQ, the number of messages to read, the newest of each partition first.
+        limit: over TubeMQ, about how many messages to read, the newest of each partition first.
         show: called with the number of messages that were read.
 
     Raises:
         UsageError: this search needs the topic.
-        RefusedError: the topic does not exist.
+        RefusedError: the topic does not exist, or the limit was reached.
         UnavailableError: a server does not answer, or a broker cannot be read and the others do not
             have the message.
     """
@@ -199,15 +199,24 @@ async def _by_tube_id(
     cluster: TubeCluster, topic: str, message_id: str, limit: int, show: Callable[[int], object]
 ) -> Message | None:
     read = 0
-    for partition, (low, high) in (await cluster.client.offsets(topic)).items():
-        while low < high and read < limit:
-            begin = max(high - TUBE_CHUNK, low)
+    left = await _offsets(cluster, topic)
+    chunk = min(TUBE_CHUNK, max(TUBE_CHUNK // CHUNK * limit // max(len(left), 1), 1))
+    while left := {one: ends for one, ends in left.items() if ends[0] < ends[1]}:
+        if read >= limit:
+            raise RefusedError(
+                f"The message {message_id} is not among the {read:,} newest ones; older ones were "
+                "not read.",
+                hint="Search by time: `coherer messages search TOPIC --from TIME`.",
+                topic=topic,
+            )
+        for partition, (low, high) in left.items():
+            begin = max(high - chunk, low)
             async for message in _range(cluster, partition, begin, high):
                 read += 1
                 if message.id == message_id:
                     return found_of(message)
             show(read)
-            high = begin
+            left[partition] = low, begin
     return None
 
 

@@ -464,7 +464,9 @@ def _print_page(found: Page, group: str, *, as_json: bool) -> None:
             for one in found.letters
         ],
         empty=f"{group} has no matching dead letters, or does not exist. "
-        "`coherer dead-letters list` shows the groups that have some.",
+        "`coherer dead-letters list` shows the groups that have some."
+        if found.cursor is None
+        else f"None of these {found.scanned:,} dead letters matches.",
     )
     if found.cursor is not None:
         typer.echo(f"There are more: --cursor '{found.cursor}'", err=True)
