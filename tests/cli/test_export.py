@@ -111,13 +111,14 @@ def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path, scheme: str) -> None:
     """As a scheduler does after exit code 1."""
     copy = Path(copy_tree(store, tmp_path / "store"))
     (log,) = sorted((copy / "commitlog").iterdir())[:1]
     sound = log.read_bytes()
     log.write_bytes(sound.replace(b"\x00\x00\x00\x03123", b"\x00\x00\x00\x03321", 1))
-    words = [TOPIC, "--store", copy, "--to", tmp_path / "table"]
+    words = [TOPIC, "--store", copy, "--to", f"{scheme}{tmp_path / 'table'}"]
     for _ in range(2):
         failed = export(*words)
         assert failed.exit_code == 1, failed.stderr

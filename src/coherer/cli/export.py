@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from coherer.cli import jobs
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.errors import UsageError
+
+# Spark is an extra; help and errors of options work without it.
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_UNFINISHED: Final = "_temporary"
+"""The directory in which Spark collects the files of a job until it ends."""
 
 app = typer.Typer(help="Write a topic to Parquet files.", add_completion=False)
 
@@ -45,21 +53,61 @@ def export(
         return
     if to is None:
         raise UsageError("Option --to is missing.", hint="Name a directory for the files.")
-    unfinished = "://" not in to and _is_unfinished(Path(to))
+    unfinished = "://" not in to and _is_unfinished(_names_here(Path(to)))
     if not (overwrite or unfinished) and "://" not in to and Path(to).exists():
-        raise UsageError(f"{to} exists.", hint="Name a new directory, or use --overwrite.")
-    mode = "overwrite" if overwrite or unfinished else "error"
+        raise _exists(to)
+    replaces = overwrite or unfinished
     jobs.copy(
         source,
         to,
         given.spark_remote,
         source.table,
-        lambda rows: rows.write.mode(mode).parquet(to),
+        lambda rows: rows.write.mode("overwrite" if replaces else _mode(rows, to)).parquet(to),
         as_json=given.as_json,
     )
 
 
-def _is_unfinished(directory: Path) -> bool:
+def _exists(to: str) -> UsageError:
+    return UsageError(f"{to} exists.", hint="Name a new directory, or use --overwrite.")
+
+
+def _mode(rows: DataFrame, to: str) -> Literal["overwrite", "error"]:
+    """How to write a directory that this machine may not see, such as one in HDFS.
+
+    Raises:
+        UsageError: a table is there.
+    """
+    names = _names_there(rows.sparkSession, to)
+    if names is not None and not _is_unfinished(names):
+        raise _exists(to)
+    return "error" if names is None else "overwrite"
+
+
+def _is_unfinished(names: Collection[str]) -> bool:
     """Whether a run that failed or was killed left a directory: Spark makes it first."""
-    names = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
-    return not names or "_temporary" in names
+    return not names or _UNFINISHED in names
+
+
+def _names_here(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
+
+
+def _names_there(spark: SparkSession, to: str) -> set[str] | None:
+    """The names in a directory; None if it is missing, or if they are unknown."""
+    # Spark is an extra.
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import AnalysisException
+
+    if not hasattr(spark, "_jsc"):  # Spark Connect lists no hidden files, but it can open them
+        try:
+            _ = spark.read.format("binaryFile").load(f"{to.rstrip('/')}/{_UNFINISHED}").schema
+        except AnalysisException:
+            return None
+        return {_UNFINISHED}
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(to)
+    try:
+        files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        return {one.getPath().getName() for one in files.listStatus(path)}
+    except Py4JJavaError:  # it is missing, or Spark says what is wrong with it
+        return None
