@@ -53,6 +53,17 @@ def test_modules_of_commands_need_no_extras() -> None:
     assert not EXTRAS & loaded_by(f"for name in {names}: __import__(name)")
 
 
+@pytest.mark.parametrize("other", ["tubemq", "rocketmq"])
+def test_a_command_loads_the_client_of_one_protocol(coherer_node: EmbeddedNode, other: str) -> None:
+    url = coherer_node.rocketmq_url if other == "tubemq" else coherer_node.url
+    words = ["status", "--json", "--url", url]
+    loaded = loaded_by(
+        f"from coherer.cli.main import app\ntry: app({words!r})\nexcept SystemExit: pass"
+    )
+    assert "coherer._administration.overview" in loaded
+    assert f"coherer._client.{other}.client" not in loaded
+
+
 def test_the_url_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, coherer_node: EmbeddedNode
 ) -> None:

