@@ -78,6 +78,8 @@ def test_a_group_goes_back(coherer_node: EmbeddedNode, filled: str, protocol: st
     found = json.loads(preview.stdout)
     assert found["messages"] == sum(one["committed"] - 2 for one in found["partitions"]) > 0
     assert replay(*words, 2, answer="n\n").exit_code == 1
+    refused = replay(*words, 2, "--json")
+    assert (refused.exit_code, refused.stdout.strip()) == (1, "")
     assert json.loads(replay(*words, 2, "--dry-run", "--json").stdout) == found
     done = replay(*words, 2, "--yes")
     assert done.exit_code == 0, done.output

@@ -127,13 +127,17 @@ def _move(
 ) -> None:
     moves = moves_of(source, target, group)
     count = sum(move.messages for move in moves)
-    print_moves(moves, group, dry_run=dry_run, as_json=as_json)
-    if dry_run or not moves:
+    changes = bool(moves) and not dry_run
+    if not (as_json and changes):
+        print_moves(moves, group, dry_run=dry_run, as_json=as_json)
+    if not changes:
         return
     if not yes:
         confirm(f"Deliver {amount(count, 'message')} again?")
     set_offsets(source, target, group, moves)
-    if not as_json:
+    if as_json:  # programs take it for done
+        print_moves(moves, group, dry_run=False, as_json=True)
+    else:
         typer.echo(f"{group}: {amount(count, 'message')} will be delivered again")
 
 
