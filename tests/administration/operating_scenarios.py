@@ -60,6 +60,15 @@ async def messages_are_found(scenario: Scenario) -> None:
     keyed = await messages.by_key(cluster, topic, "k2")
     assert (bodies(keyed), keyed.complete) == ("abc", True)
     assert (await messages.by_key(cluster, topic, "other")).messages == ()
+    for one in keyed.messages:
+        assert one.stored_ms is not None
+        moment = datetime.fromtimestamp(one.stored_ms / 1000, UTC)
+        before = await messages.by_key(cluster, topic, "k2", end=moment)
+        assert before.messages == tuple(
+            other for other in keyed.messages if (other.stored_ms or 0) < one.stored_ms
+        )
+        whole = await messages.by_key(cluster, topic, "k2", begin=moment)
+        assert one in whole.messages
 
 
 async def messages_are_searched(scenario: Scenario) -> None:

@@ -7,7 +7,7 @@ read the messages.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from datetime import datetime
+from datetime import MINYEAR, datetime
 from functools import partial
 from typing import Final
 
@@ -238,8 +238,8 @@ async def by_key(
         cluster: the cluster.
         topic: the topic.
         key: one of the keys.
-        begin: stored at this time or later.
-        end: stored at this time or earlier.
+        begin: only messages stored at this time or later.
+        end: only messages stored before this time.
         limit: the maximum number per broker; brokers return at most 64.
 
     Raises:
@@ -254,7 +254,10 @@ async def by_key(
             "messages that came over TubeMQ. Otherwise search by tag or by time.",
         )
     full = names.with_namespace(cluster.namespace, topic)
-    wanted = partial(cluster.admin.messages.find, full, key, begin=begin, end=end, limit=limit)
+    last = end
+    if end is not None and end.year > MINYEAR:  # brokers include the last time
+        last = end - datetime.resolution
+    wanted = partial(cluster.admin.messages.find, full, key, begin=begin, end=last, limit=limit)
     problem = ""
     try:
         found = await wanted(every_broker=True)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
 import coherer
 from coherer._client.rocketmq.client import Client
 from coherer._net import TlsOptions
 from coherer._record import layout
+from coherer._record.properties import encode
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.names import Queue
@@ -107,3 +111,40 @@ async def test_a_numeric_result_of_consume_directly(
         "7",
         12,
     )
+
+
+async def test_a_key_is_found_in_the_second_of_the_time(cluster: Any, client: Client) -> None:
+    """The index of Java's broker counts whole seconds from its beginning, rounded down."""
+    first_ms = 1_700_000_000_100
+    times_ms = (first_ms, first_ms + 900, first_ms + 1_999)
+    indexed = [(first_ms + (one - first_ms) // 1_000 * 1_000, one) for one in times_ms]
+
+    def find(asked: Any) -> None:
+        begin, end = int(asked.fields["beginTimestamp"]), int(asked.fields["endTimestamp"])
+        asked.answer(
+            body=b"".join(
+                layout.encode(
+                    "demo",
+                    b"%d" % time_ms,
+                    encode({"KEYS": "k"}),
+                    queue_id=0,
+                    queue_offset=number,
+                    physical_offset=number,
+                    store_ms=time_ms,
+                )
+                for number, (read_ms, time_ms) in enumerate(indexed)
+                if begin <= read_ms <= end
+            )
+        )
+
+    cluster.always(RequestCode.QUERY_MESSAGE, find)
+    for begin_ms in times_ms:
+        for end_ms in times_ms:
+            found = await client.admin().messages.find(
+                "demo",
+                "k",
+                begin=datetime.fromtimestamp(begin_ms / 1_000, UTC),
+                end=datetime.fromtimestamp(end_ms / 1_000, UTC),
+            )
+            wanted = [one for one in times_ms if begin_ms <= one <= end_ms]
+            assert [one.stored_ms for one in found] == wanted

@@ -45,6 +45,9 @@ from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 FOREVER_MS: Final = 2**63 - 1
 UNIQUE_COUNT: Final = 32
 
+INDEX_TIME_MS: Final = 1_000
+"""The index of Java's brokers has a time that is up to a second before that of the message."""
+
 STORED_CODES: Final[Mapping[int, str]] = {
     ResponseCode.SUCCESS: "SEND_OK",
     ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
@@ -105,10 +108,14 @@ class MessageAdmin(Part):
         begin_ms = 0 if begin is None else floor_ms(begin)
         end_ms = FOREVER_MS if end is None else floor_ms(end)
         header = QueryMessageHeader(
-            topic=topic, key=key, max_num=limit, begin_ms=begin_ms, end_ms=end_ms
+            topic=topic,
+            key=key,
+            max_num=limit,
+            begin_ms=max(begin_ms - INDEX_TIME_MS, 0),
+            end_ms=end_ms,
         )
         found = await self._query(header, every_broker=every_broker)
-        return [message for message in found if key in message.keys]
+        return [one for one in found if key in one.keys and begin_ms <= one.stored_ms <= end_ms]
 
     async def by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
         """A message by the id that its sender generated; the first of several copies.
