@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from coherer.blocking.rocketmq import connect
 from coherer.cli.main import app
 from coherer.testing import embedded_node
 
@@ -146,6 +147,23 @@ def test_a_group_continues_after_the_last_printed_message(run: Run, name: str) -
     assert late.exit_code == 0
     wrong = run("groups", "reset", name, "-t", name, "--to", "noon")
     assert wrong.exit_code == 2
+
+
+def test_running_consumers_are_not_reset_to_an_offset(
+    run: Run, name: str, coherer_rocketmq_url: str
+) -> None:
+    """They would not notice, and store their own again."""
+    produced(run, name, 5)
+    url = coherer_rocketmq_url
+    with connect(url) as client, client.consumer(name, name, start="earliest") as consumer:
+        assert consumer.receive(10_000)
+        refused = run("groups", "reset", name, "-t", name, "--to", "1")
+        assert refused.exit_code == 2
+        assert "1 member" in refused.stderr
+        assert "would overwrite" in refused.stderr
+        assert run("groups", "reset", name, "-t", name, "--to", "1", "--dry-run").exit_code == 0
+        assert run("groups", "reset", name, "-t", name, "--to", "earliest").exit_code == 0
+    assert run("groups", "reset", name, "-t", name, "--to", "1").exit_code == 0
 
 
 def test_a_missing_account_is_reported_once(tmp_path: Path) -> None:

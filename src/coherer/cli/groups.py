@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from coherer._common.urls import is_rocketmq
 from coherer._wire.rocketmq.names import Queue
 from coherer.admin import Group, Partition
 from coherer.cli.completion import complete_group, complete_topic
@@ -180,8 +181,8 @@ def reset(
 ) -> None:
     """Set the offsets of a group for all partitions of a topic.
 
-    A group that has no offsets yet gets them. Stop RocketMQ's consumers first, or they overwrite
-    the offsets with their own.
+    A group that has no offsets yet gets them. Running consumers of RocketMQ follow to an end or a
+    time. They would overwrite an offset with their own: stop them first.
     """
     position = parse_target(to)
     if position is None:
@@ -193,6 +194,9 @@ def reset(
     if dry_run:
         _show_moves(target, group, topic, position, as_json)
         return
+    if isinstance(position, int) and is_rocketmq(target.url):
+        reason = "they would overwrite the offsets with their own"
+        check_no_members(group_states(target, group), group, reason)
 
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
         return await admin.groups.reset_offsets(group, topic, position)
