@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner, Result
 
+from coherer._store import OsFiles
 from coherer.arrow import scan
 from coherer.blocking import connect
 from coherer.blocking.rocketmq import connect as connect_rocketmq
@@ -88,6 +89,22 @@ def test_a_topic_that_does_not_exist_is_a_failure(store: Path) -> None:
     assert "no such topic" in result.stderr
 
 
+def test_a_run_that_goes_on_is_left_alone(store: Path, tmp_path: Path) -> None:
+    """Its directory looks like that of a run that was killed."""
+    pytest.importorskip("pyspark")
+    table, lock, files = tmp_path / "table", tmp_path / ".table.export", OsFiles()
+    (table / "_temporary").mkdir(parents=True)
+    handle = files.lock(lock)
+    try:
+        for words in ([], ["--overwrite"]):
+            refused = export(TOPIC, "--store", store, "--to", table, *words)
+            assert refused.exit_code == 1
+            assert "Another export is writing to" in refused.stderr
+    finally:
+        files.unlock(lock, handle)
+    assert [one.name for one in table.iterdir()] == ["_temporary"]
+
+
 @pytest.mark.spark
 def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     done = export(
@@ -129,6 +146,7 @@ def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path, scheme: 
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == COUNT
     assert export(*words).exit_code == 2, "a whole table is not written again"
+    assert not (tmp_path / ".table.export").exists()
 
 
 @pytest.mark.spark

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from coherer._store import OsFiles
 from coherer.cli import jobs
 from coherer.cli.job_arguments import JobArguments, with_arguments
-from coherer.errors import UsageError
+from coherer.errors import StoreError, UnavailableError, UsageError
 
 # Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
@@ -53,18 +56,44 @@ def export(
         return
     if to is None:
         raise UsageError("Option --to is missing.", hint="Name a directory for the files.")
-    unfinished = "://" not in to and _is_unfinished(_names_here(Path(to)))
-    if not (overwrite or unfinished) and "://" not in to and Path(to).exists():
-        raise _exists(to)
-    replaces = overwrite or unfinished
-    jobs.copy(
-        source,
-        to,
-        given.spark_remote,
-        source.table,
-        lambda rows: rows.write.mode("overwrite" if replaces else _mode(rows, to)).parquet(to),
-        as_json=given.as_json,
-    )
+    with _alone(to):
+        unfinished = "://" not in to and _is_unfinished(_names_here(Path(to)))
+        if not (overwrite or unfinished) and "://" not in to and Path(to).exists():
+            raise _exists(to)
+        replaces = overwrite or unfinished
+        jobs.copy(
+            source,
+            to,
+            given.spark_remote,
+            source.table,
+            lambda rows: rows.write.mode("overwrite" if replaces else _mode(rows, to)).parquet(to),
+            as_json=given.as_json,
+        )
+
+
+@contextmanager
+def _alone(to: str) -> Generator[None]:
+    """Keep another export on this machine from taking a directory for that of a dead run.
+
+    Raises:
+        UnavailableError: another export writes the directory.
+    """
+    target = Path(to).absolute()
+    if "://" in to or not os.access(target.parent, os.W_OK):
+        yield
+        return
+    lock, files = target.with_name(f".{target.name}.export"), OsFiles()
+    try:
+        handle = files.lock(lock)
+    except StoreError as error:
+        raise UnavailableError(
+            f"Another export is writing to {to}.", hint="Wait until it has ended."
+        ) from error
+    try:
+        yield
+    finally:
+        files.unlock(lock, handle)
+        lock.unlink(missing_ok=True)
 
 
 def _exists(to: str) -> UsageError:
