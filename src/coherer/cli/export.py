@@ -133,10 +133,10 @@ def _names_there(spark: SparkSession, to: str) -> set[str] | None:
         except AnalysisException:
             return None
         return {_UNFINISHED}
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(to)
+    context: Any = spark.sparkContext  # PySpark has no types for what Java has
+    path = context._jvm.org.apache.hadoop.fs.Path(to)
     try:
-        files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        files = path.getFileSystem(context._jsc.hadoopConfiguration())
         return {one.getPath().getName() for one in files.listStatus(path)}
     except Py4JJavaError:  # it is missing, or Spark says what is wrong with it
         return None
