@@ -130,6 +130,22 @@ def test_a_replay_asks_and_sends_once(run: Run, group: str, topic: str) -> None:
     assert run.json("dead-letters", "show", group, letter["id"])["replayed"] is True
 
 
+@pytest.mark.parametrize("command", ["replay", "export"])
+def test_ids_that_are_wrong_or_in_small_letters(
+    run: Run, group: str, tmp_path: Path, command: str
+) -> None:
+    first, *_ = run.json("dead-letters", "list", group)["letters"]
+    given = {"replay": ["--yes"], "export": [str(tmp_path / "letters.jsonl")]}[command]
+    wrong = run("dead-letters", command, group, *given, "--id", first["id"], "--id", "nosuch")
+    assert wrong.exit_code == 1
+    assert f"{group} has no dead letter nosuch." in wrong.stderr
+    assert not (tmp_path / "letters.jsonl").exists()
+    for one in (first["id"].lower(), first["unique_id"]):
+        words = [group, *given, "--id", one, *(["--overwrite"] if command == "export" else [])]
+        done = run.json("dead-letters", command, *words)
+        assert done.get("written", done.get("sent", 0) + done.get("already_sent", 0)) == 1
+
+
 def test_a_replay_into_a_missing_topic(run: Run, group: str) -> None:
     done = run("dead-letters", "replay", group, "--yes", "--to", f"{group}_missing")
     assert done.exit_code == 1

@@ -480,6 +480,30 @@ async def get(cluster: Cluster, group: str, message_id: str) -> DeadLetter | Non
     return next(iter(found.letters), None)
 
 
+async def checked(cluster: Cluster, group: str, where: Filter) -> Filter:
+    """The filter, with its ids as they are stored. A wrong one would match nothing.
+
+    Raises:
+        UsageError: it is a TubeMQ cluster.
+        RefusedError: the group has no dead letter with one of the ids.
+        UnavailableError: a broker does not answer, or has no master.
+    """
+    if where.ids is None:
+        return where
+    if (known := await queue(cluster, group)) is not None:
+        check_complete(known)
+    ids: set[str] = set()
+    for one in sorted(where.ids):
+        letter = await get(cluster, group, one)
+        if letter is None:
+            raise RefusedError(
+                f"{group} has no dead letter {one}.",
+                hint="`coherer dead-letters list` shows their ids. Nothing was done.",
+            )
+        ids.add(one if one == letter.unique_id else letter.id)
+    return msgspec.structs.replace(where, ids=frozenset(ids))
+
+
 def _looks_like_offset_id(text: str) -> bool:
     try:
         decode_offset_id(text)

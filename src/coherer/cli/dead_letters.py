@@ -22,6 +22,7 @@ from coherer._administration.dead_letters import (
     DeadLetterQueue,
     Filter,
     Page,
+    checked,
     get,
     page,
     queue,
@@ -331,18 +332,19 @@ def export(
     """Write dead letters to a file, as JSON lines or Parquet. The group keeps them."""
     _check_target(path, overwrite=overwrite)
     where = letters.filter()
-    chosen = form or _form_of(path)
+    written_as = form or _form_of(path)
 
     async def work(cluster: Cluster) -> int:
         found = await queue_of_existing(cluster, group)
+        chosen = await checked(cluster, group, where)
         total = 0 if found is None else found.count
         with progress_bar("reading") as move:
             return await write(
                 cluster,
                 group,
                 path,
-                form=chosen.value,
-                where=where,
+                form=written_as.value,
+                where=chosen,
                 show=lambda seen: move("reading", seen, total),
             )
 
@@ -483,6 +485,7 @@ def _replay(
 
     async def work(cluster: Cluster) -> ReplayProgress:
         await queue_of_existing(cluster, group)
+        chosen = await checked(cluster, group, where)
         with progress_bar("replaying") as move:
 
             def show(now: ReplayProgress) -> None:
@@ -493,7 +496,7 @@ def _replay(
                 text = f"waiting for {now.waiting}" if now.waiting else f"{now.sent:,} sent"
                 move(text, now.seen, now.total)
 
-            return await send(cluster, group, to=to, where=where, dry_run=dry_run, show=show)
+            return await send(cluster, group, to=to, where=chosen, dry_run=dry_run, show=show)
 
     return target.run_on_cluster(work)
 
