@@ -98,3 +98,13 @@ def test_deleted_files_are_no_data(directory: Path) -> None:
 def test_other_directories_are_no_stores(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no store"):
         StoreSnapshot(tmp_path)
+
+
+def test_a_part_of_a_restore_is_no_store(directory: Path, tmp_path: Path) -> None:
+    """A reader that skips what is lost would take it for the whole."""
+    mark = tmp_path / "restore-incomplete"
+    mark.touch()
+    with pytest.raises(UsageError, match="has not finished"):
+        StoreSnapshot(directory)
+    mark.unlink()
+    StoreSnapshot(directory).close()

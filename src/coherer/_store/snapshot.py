@@ -25,6 +25,7 @@ from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.files import ReadOnlyFiles, translate_os_errors
+from coherer._store.marks import check_restored
 from coherer._store.model import StoreOptions
 from coherer._store.reading import offset_at_time
 from coherer.errors import UsageError
@@ -62,7 +63,7 @@ class StoreSnapshot:
         directory: the directory of a node, or Java's `storePathRootDir`.
 
     Raises:
-        UsageError: the directory does not hold a store.
+        UsageError: the directory does not hold a store, or a restore into it has not finished.
         DamagedStoreError: the files of the log do not fit together.
         StoreError: it cannot be read.
     """
@@ -73,6 +74,7 @@ class StoreSnapshot:
                 f"There is no store in {directory}: it has no directory {LOG}.",
                 hint="Name the directory of a node (--directory), or Java's storePathRootDir.",
             )
+        check_restored(directory)
         self.directory = directory
         files = ReadOnlyFiles()
         with translate_os_errors(f"read {directory}"):

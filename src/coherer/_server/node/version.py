@@ -23,7 +23,7 @@ from coherer._common.version import __version__
 from coherer._store import OsFiles
 from coherer._store.files import Files, make_durable_directory, translate_os_errors
 from coherer._store.history import ensure_history
-from coherer._store.marks import MANIFEST, RESTORE_INCOMPLETE, VERSION_FILE
+from coherer._store.marks import MANIFEST, VERSION_FILE, check_restored
 from coherer.errors import DamagedStoreError, UsageError
 
 FORMAT: Final = 1
@@ -52,11 +52,7 @@ def check_version(directory: Path) -> Version:
         DamagedStoreError: the file is invalid.
         StoreError: the disk failed.
     """
-    if (directory / RESTORE_INCOMPLETE).exists():
-        raise UsageError(
-            f"A restore into {directory} has not finished.",
-            hint="Run `coherer restore` again; it starts from the beginning.",
-        )
+    check_restored(directory)
     if (directory / MANIFEST).exists():
         raise UsageError(
             f"{directory} is a backup, and a node would damage it.",
