@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from coherer._administration import dead_letters as letters
+from coherer._administration.access import rocketmq_only
 from coherer._administration.dead_letters import DeadLetter, DeadLetterQueue, Filter
 from coherer._administration.export import LetterLine
 from coherer._administration.replay import ReplayProgress, replay, replayed
@@ -126,13 +127,14 @@ class DeadLetters:
         """The dead letters that match the filter, as lines of JSON."""
         name = request.path_params["group"]
         where = filter_of(dict(request.query_params))
-        queue = await self._console.facts.dead_letter_queue(name)
+        cluster = rocketmq_only(self._console.facts.cluster, "dead letters")
+        queue = await letters.queue(cluster, name)
         if queue is None:
             return self._none(request, name)
         letters.check_complete(queue)
 
         async def lines() -> AsyncGenerator[bytes]:
-            some = letters.scan(self._console.facts.cluster, name)
+            some = letters.scan_queue(cluster, queue)
             try:
                 async for letter in some:
                     if where.matches(letter):
