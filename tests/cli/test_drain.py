@@ -12,7 +12,7 @@ import threading
 from email.message import Message as Headers
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.request import OpenerDirector
+from urllib.request import OpenerDirector, Request, urlopen
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -128,8 +128,6 @@ def partitions(url: str) -> int:
 
 def lags(ready: Ready) -> str:
     """The metrics that tell that the broker knows the group's progress."""
-    from urllib.request import urlopen
-
     with urlopen(f"{ready.admin_url}/metrics", timeout=30) as answer:
         text: str = answer.read().decode()
     return "".join(line for line in text.splitlines() if 'group="g"' in line)
@@ -137,8 +135,6 @@ def lags(ready: Ready) -> str:
 
 def has_messages(ready: Ready) -> bool:
     """Whether a broker has stored a message of the topic."""
-    from urllib.request import urlopen
-
     with urlopen(f"{ready.admin_url}/metrics", timeout=30) as answer:
         lines: list[str] = answer.read().decode().splitlines()
     return any(
@@ -217,9 +213,37 @@ def test_too_many_wrong_passwords_are_no_mistake_of_the_command_line(
     assert "wait." in result.stderr
 
 
-def not_ready(ready: Ready) -> bool:
-    from urllib.request import urlopen
+def test_every_command_that_waits_gets_the_result(tmp_path: Path, servers: list[Served]) -> None:
+    """An operator, and the hook of Kubernetes."""
+    served = Served("--directory", str(tmp_path), *FREE)
+    servers.append(served)
+    ready = served.ready()
+    with connect(ready.url) as client, client.consumer("g", "work", start="earliest") as consumer:
+        fill(ready.url)
+        batch = consumer.receive(30_000)
+        assert batch
+        commands: list[subprocess.Popen[str]] = []
+        for timeout_s in (1_000, 2_000, 3_000):
+            commands.append(background(ready, "--json", "--timeout", str(timeout_s)))
+            asyncio.run(until(lambda wanted=timeout_s: timeout_of(ready) >= wanted))
+        while batch:
+            consumer.commit(batch)
+            batch = consumer.receive(500) if served.process.poll() is None else None
+        for one in commands:
+            out, err = one.communicate(timeout=60)
+            assert one.returncode == 0, err
+            assert json.loads(out)["state"] == "drained"
 
+
+def timeout_of(ready: Ready) -> float:
+    """The timeout of the drain, which the last command has set."""
+    page = Request(f"{ready.admin_url}/node/drain", headers={"Authorization": "Bearer abc"})
+    with urlopen(page, timeout=30) as answer:
+        found: float = json.loads(answer.read())["timeout_s"]
+    return found
+
+
+def not_ready(ready: Ready) -> bool:
     try:
         with urlopen(f"{ready.admin_url}/health/ready", timeout=30):
             return False

@@ -43,7 +43,7 @@ GRACE_S: Final = 15.0
 
 _LOOK_EVERY_S: Final = 0.2
 _LINGER_S: Final = 2.0
-"""How long a drained node waits for a client to read the result."""
+"""How long a drained node waits for the clients to read the result."""
 
 _QUIET_MS: Final = 2_000
 _QUIET_S: Final = 1.0
@@ -66,6 +66,7 @@ class Drain:
         self._state: State = "serving"
         self._began_s = 0.0
         self._timeout_s = self._grace_s = 0.0
+        self._clients = 0  # which have started the drain, and have not read its result
         self._seen = asyncio.Event()
         self.finished = asyncio.Event()
 
@@ -119,6 +120,8 @@ class Drain:
             return
         self._task.cancel()
         self._task, self._state = None, "serving"
+        self._clients = 0
+        self._seen.clear()
         self.finished.clear()
         node.core.leave(leaving=False)
         if node.tubemq.master is not None:
@@ -237,7 +240,9 @@ class Drain:
         async def show() -> Reply:
             status = self.status()
             if status.state in {"drained", "timed out"}:
-                self._seen.set()
+                self._clients -= 1
+                if self._clients <= 0:
+                    self._seen.set()
             return 200, _JSON, msgspec.json.encode(status)
 
         return {PATH: show}
@@ -254,6 +259,7 @@ class Drain:
                         _seconds(form.get("timeout_s", str(TIMEOUT_S))),
                         _seconds(form.get("grace_s", str(GRACE_S))),
                     )
+                    self._clients += 1
             except UsageError as error:
                 return 409, _TEXT, f"{error}\n".encode()
             except ValueError:
