@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
@@ -159,3 +161,40 @@ def test_senders_that_meet_the_end(client: Client, topic: str) -> None:
         for thread, outcomes in senders:
             thread.join(GUARD_S)
             assert [type(one) for one in outcomes] == [ClosedError]
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_a_handler_can_end_the_program(
+    consumer: Any, client: Client, end: type[BaseException], kind: str
+) -> None:
+    """`run` raises what the handler has raised; the client can be used further, and closed."""
+
+    def leave(batch: Any) -> None:
+        del batch
+        raise end
+
+    async def leave_later(batch: Any) -> None:
+        leave(batch)
+
+    with pytest.raises(end):
+        consumer.run(leave if kind == "function" else leave_later)
+    assert next(iter(consumer)).body == b"one"
+    client.close()
+
+
+@pytest.mark.parametrize("end", [SystemExit, asyncio.CancelledError, ValueError])
+def test_a_callback_breaks_nothing(client: Client, topic: str, end: type[BaseException]) -> None:
+    """It runs in the client's thread: other threads wait for that, too."""
+
+    def fail(outcome: object) -> None:
+        del outcome
+        raise end
+
+    with client.producer(topic) as producer:
+        producer.submit(Message(topic, b"1"), callback=fail)
+        future = producer.submit(Message(topic, b"2"))
+        assert isinstance(future, Future)
+        future.add_done_callback(fail)
+        assert producer.send(Message(topic, b"3")).topic == topic
+        assert producer.in_flight == 0

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -36,7 +37,7 @@ from collections.abc import (
     Iterator,
 )
 from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -48,10 +49,13 @@ from coherer._client.engine.assigned import DeliveryState, Fetched, delivery_of
 from coherer._client.engine.consumer import on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
 from coherer._client.engine.producer import BaseProducer, message_topic
-from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
+from coherer._client.engine.sender import Bulk, CallbackSink, Outcome, SendReport, Sink, Stored
+from coherer._common.logs import Log
 from coherer._common.opened import opened
 from coherer.errors import ClosedError, CohererError, ForkedError, UsageError
 from coherer.message import Message, Receipt
+
+_log = Log(logging.getLogger(__name__))
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -457,13 +461,24 @@ class _FutureSink:
 
     def stored(self, sent: Stored) -> None:
         receipt = sent.receipt()
-        with suppress(InvalidStateError):  # cancelled
+        with _ignoring_callbacks():
             self.future.set_result(receipt)
 
     def lost(self, message: Message, error: CohererError) -> None:
         del message
-        with suppress(InvalidStateError):
+        with _ignoring_callbacks():
             self.future.set_exception(error)
+
+
+@contextmanager
+def _ignoring_callbacks() -> Generator[None]:
+    """Ignore that a future is cancelled, and what its callbacks raise: others have to be called."""
+    try:
+        yield
+    except InvalidStateError:
+        pass
+    except BaseException as error:  # noqa: BLE001 - `Future` logs an `Exception` itself
+        _log.exception("A callback of a future failed", about=repr(error))
 
 
 class _LockSink:
@@ -541,12 +556,12 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         callback: Callable[[Outcome], object] | None,
         post: Post | None = None,
     ) -> Future[R] | None:
+        if callback is not None:
+            self._post(message, CallbackSink(partial(_call_back, callback)), post)
+            return None
         future: Future[Receipt] = Future()
         self._post(message, _FutureSink(future), post)
-        if callback is None:
-            return cast("Future[R]", future)
-        future.add_done_callback(lambda done: callback(_outcome(done)))
-        return None
+        return cast("Future[R]", future)
 
     def _send_many(self, messages: Iterable[Message], *, receipts: bool) -> SendReport:
         bulk: Bulk = self._portal.do(lambda: self._make_bulk(receipts=receipts))
@@ -601,12 +616,12 @@ class FutureReceipt(Protocol):
         ...
 
 
-def _outcome(future: Future[Receipt]) -> Outcome:
-    error = future.exception()
-    if error is None:
-        return future.result()
-    assert isinstance(error, CohererError)  # noqa: S101 - nothing else is put there
-    return error
+def _call_back(callback: Callable[[Outcome], object], outcome: Outcome) -> None:
+    try:
+        callback(outcome)
+    except (KeyboardInterrupt, SystemExit) as error:
+        text = "A callback runs in the thread of the client, and cannot end the program."
+        raise RuntimeError(text) from error
 
 
 B = TypeVar("B", bound=Fetched)
@@ -666,9 +681,26 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
         stop = asyncio.Event()
         with on_sigterm(lambda: self._portal.post_if_usable(stop.set)):
             try:
-                self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
+                ended = self._portal.call(partial(_exit_of, self._source, handler, workers, stop))
             except ClosedError:
                 self._portal.join()  # until the handlers have returned
+                return
+        if ended is not None:
+            raise ended
+
+
+async def _exit_of(
+    source: _AsyncConsumer[B],
+    handler: Callable[[B], Awaitable[None] | None],
+    workers: int,
+    stop: asyncio.Event,
+) -> BaseException | None:
+    """Run a handler; if it ends the program, return the exception for the caller's thread."""
+    try:
+        await source.run(handler, workers=workers, stop=stop)
+    except (KeyboardInterrupt, SystemExit) as error:  # would end the loop, and close nothing
+        return error
+    return None
 
 
 def _give_back(batch: Fetched | None) -> None:

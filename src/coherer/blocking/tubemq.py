@@ -653,7 +653,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
             handler: called with a batch; a plain function runs in a thread. When it returns, the
                 batch is acknowledged; the value that it returns has no meaning. When it raises, the
                 exception is logged, and the messages that it has not acknowledged are delivered
-                again.
+                again. `SystemExit` and `KeyboardInterrupt` end `run`, which raises them.
             workers: how many batches are handled at a time.
 
         Raises:

@@ -56,7 +56,7 @@ from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.batches import ReceivedBatch
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.metrics import ConsumerMeter
-from coherer._client.engine.tasks import cancel
+from coherer._client.engine.tasks import cancel, is_order
 from coherer._common.logs import Log
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 
@@ -160,6 +160,17 @@ class MessageIterator(AsyncIterator[M]):
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
             delivery.requeue()
+
+
+class _Exit(BaseException):
+    """A handler has ended the program.
+
+    A worker that raised its error itself would end the event loop at once, beside the other ones.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
 
 
 class _Stop:
@@ -366,7 +377,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
             handler: called with a batch; a plain function runs in a thread. When it returns, the
                 batch is acknowledged; the value that it returns has no meaning. When it raises, the
                 exception is logged, and the messages that it has not acknowledged are delivered
-                again.
+                again. `SystemExit` and `KeyboardInterrupt` end `run`, which raises them.
             workers: how many batches are handled at a time.
             stop: when it is set, `run` returns as on SIGTERM.
 
@@ -387,6 +398,8 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         try:
             with on_sigterm(lambda: loop.call_soon_threadsafe(event.set)):
                 await asyncio.gather(*tasks)
+        except _Exit as exit_:
+            raise exit_.error from None
         finally:
             await cancel(*tasks, watching)
 
@@ -446,25 +459,31 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                     return
                 raise
             assert batch is not None  # noqa: S101 - without a timeout there is a batch
-            # Not `batch.ack()`: batches of the blocking API pass it to the loop from other threads.
-            delivery = delivery_of(batch)
-            assert delivery is not None  # noqa: S101 - it has just been received
-            try:
-                returned = await _handle(handler, batch)
-            except Exception as error:  # noqa: BLE001 - raised by the application
-                _log.exception(
-                    "The handler failed: %s",
-                    self._after_failure(batch),
-                    about=(self.group, repr(error)),
-                )
-                await delivery.retry(None, self._RETRY)
-            except BaseException:  # this task was cancelled
+            await self._process(handler, batch)
+
+    async def _process(self, handler: Callable[[B], Awaitable[None] | None], batch: B) -> None:
+        # Not `batch.ack()`: batches of the blocking API pass it to the loop from other threads.
+        delivery = delivery_of(batch)
+        assert delivery is not None  # noqa: S101 - it has just been received
+        try:
+            returned = await _handle(handler, batch)
+        except (KeyboardInterrupt, SystemExit) as error:
+            delivery.requeue()
+            raise _Exit(error) from error
+        except BaseException as error:
+            if is_order(error):
                 delivery.requeue()
                 raise
-            else:
-                delivery.acknowledge()
-                if returned is not None:
-                    self._returned(returned)
+            _log.exception(
+                "The handler failed: %s",
+                self._after_failure(batch),
+                about=(self.group, repr(error)),
+            )
+            await delivery.retry(None, self._RETRY)
+        else:
+            delivery.acknowledge()
+            if returned is not None:
+                self._returned(returned)
 
     def _after_failure(self, batch: B) -> str:
         """Describe the failed messages, and what happens to them."""
@@ -490,5 +509,12 @@ async def _handle(handler: Callable[[B], Awaitable[None] | None], batch: B) -> o
     """Call the handler and return its result, which is ignored."""
     if inspect.iscoroutinefunction(handler):
         return await handler(batch)
-    answer: object = await asyncio.to_thread(handler, batch)
+    answer = await asyncio.to_thread(_call, handler, batch)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+def _call(handler: Callable[[B], object], batch: B) -> object:
+    try:
+        return handler(batch)
+    except StopIteration as error:  # no future takes it: before Python 3.12 its task waits for ever
+        raise RuntimeError("The handler raised StopIteration.") from error

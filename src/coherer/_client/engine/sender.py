@@ -298,8 +298,15 @@ class CallbackSink:
     def _call(self, outcome: Outcome) -> None:
         try:
             self.callback(outcome)
-        except Exception as error:  # noqa: BLE001 - the application's; it must not break a connection
+        except (KeyboardInterrupt, SystemExit) as error:
+            asyncio.get_running_loop().call_soon(_raise, error)
+        except BaseException as error:  # noqa: BLE001 - the application's; it must not break a connection
             _log.exception("The callback of a send failed", about=repr(error))
+
+
+def _raise(error: BaseException) -> None:
+    """End the event loop with an error, after the outcomes that came together with this one."""
+    raise error
 
 
 class Bulk:

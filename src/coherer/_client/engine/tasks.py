@@ -35,11 +35,22 @@ async def joined(task: asyncio.Task[T]) -> T:
     """
     try:
         return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        caller = asyncio.current_task()
-        if task.cancelled() and caller is not None and not caller.cancelling():
+    except asyncio.CancelledError as error:
+        if task.cancelled() and not is_order(error):
             raise ClosedError("The client is closed.") from None
         raise
+
+
+def is_order(error: BaseException) -> bool:
+    """Whether an exception is the order to end the current task, or the program.
+
+    A `CancelledError` is none if it comes from another task, which this one has waited for and
+    which was cancelled. If the application's code raises it, that code has failed.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return not isinstance(error, Exception)
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:

@@ -6,16 +6,21 @@ observers, and applications can add theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Protocol, cast
 
 from msgspec import structs
 
 from coherer._client.engine.sender import Sink, Stored
+from coherer._common.logs import Log
 from coherer._wire.rocketmq.messages import SendReceipt
 from coherer.errors import CohererError
 from coherer.message import Message
+
+_log = Log(logging.getLogger(__name__))
 
 
 class Kind(IntEnum):
@@ -86,20 +91,39 @@ class ObservedSink:
         """See `Sink.stored`."""
         self._sink.stored(sent)
         for observer in self._observers:
-            observer.stored(cast("StoredSend", sent))
+            with _guard():
+                observer.stored(cast("StoredSend", sent))
 
     def lost(self, message: Message, error: CohererError) -> None:
         """See `Sink.lost`."""
         self._sink.lost(message, error)
+        self.refused(error)
+
+    def refused(self, error: CohererError) -> None:
+        """The message cannot be sent; the caller of the send gets the error, not the sink."""
         for observer in self._observers:
-            observer.failed(error)
+            with _guard():
+                observer.failed(error)
+
+
+@contextmanager
+def _guard() -> Generator[None]:
+    """Log an exception of an observer. It must neither break a connection nor a send."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - raised by the application
+        _log.exception("An observer of sends failed", about=repr(error))
 
 
 def observe(
     observers: Sequence[Observer], messages: Sequence[Message], group: str, kind: Kind, sink: Sink
 ) -> tuple[Sequence[Message], Sink]:
     """The messages with the properties that observers add, and a sink that calls the observers."""
-    seen = [one for one in (observer.begin(messages, group, kind) for observer in observers) if one]
+    seen: list[SendObserver] = []
+    for observer in observers:
+        with _guard():
+            one = observer.begin(messages, group, kind)
+            seen += [] if one is None else [one]
     if not seen:
         return messages, sink
     added = {name: value for one in seen for name, value in one.properties.items()}

@@ -27,6 +27,7 @@ from typing import Final, Self
 from msgspec import structs
 
 from coherer._client.engine.arguments import checked
+from coherer._client.engine.tasks import is_order
 from coherer._client.rocketmq.link import Handler, Link
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
@@ -265,7 +266,9 @@ class TransactionChecks:
             verdict = check(_without_namespace(message, self._namespace))
             if inspect.isawaitable(verdict):
                 verdict = await verdict
-        except Exception as error:  # noqa: BLE001 - raised by the application; the broker asks again
+        except BaseException as error:  # raised by the application; the broker asks again
+            if is_order(error):
+                raise
             _log.exception("The check function of a transaction failed")
             return Verdict.UNKNOWN, f"checkLocalTransactionState Exception: {error}"
         return verdict, None

@@ -31,7 +31,7 @@ from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.metrics import TUBEMQ, meters_of
-from coherer._client.engine.tasks import backoff, cancel
+from coherer._client.engine.tasks import backoff, cancel, is_order
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import Cluster, Pool
 from coherer._client.tubemq.fetching import PartitionFetcher, ReceivedBatch
@@ -287,7 +287,9 @@ async def _call(listener: Listener | None, partitions: Iterable[Partition]) -> N
         answer = listener(affected)
         if answer is not None:
             await answer
-    except Exception:  # noqa: BLE001 - raised by the application; rebalancing goes on
+    except BaseException as error:  # raised by the application; rebalancing goes on
+        if is_order(error):
+            raise
         _log.exception("A rebalance listener failed")
 
 

@@ -246,7 +246,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return
             try:
                 future.set_result(func(*args))
-            except Exception as error:  # noqa: BLE001 - it is the future's
+            except BaseException as error:  # noqa: BLE001 - it is the future's, as in a thread
                 future.set_exception(error)
 
         if self.threads_s:

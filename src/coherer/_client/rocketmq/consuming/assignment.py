@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
-from coherer._client.engine.tasks import backoff, cancel
+from coherer._client.engine.tasks import backoff, cancel, is_order
 from coherer._client.rocketmq.consuming.assigned_queue import (
     AssignedQueue,
     ConsumeStatistics,
@@ -531,5 +531,7 @@ async def _call(listener: Listener | None, queues: list[Queue]) -> None:
         answer = listener(queues)
         if inspect.isawaitable(answer):
             await answer
-    except Exception:  # noqa: BLE001 - raised by the application; rebalancing goes on
+    except BaseException as error:  # raised by the application; rebalancing goes on
+        if is_order(error):
+            raise
         _log.exception("A rebalance listener failed")

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from typing import Final
 
@@ -27,7 +28,7 @@ from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS
-from coherer._client.rocketmq.observers import Kind, Observer, observe
+from coherer._client.rocketmq.observers import Kind, ObservedSink, Observer, observe
 from coherer._client.rocketmq.options import ProducerOptions
 from coherer._client.rocketmq.producing.broker_sender import (
     BATCH,
@@ -337,7 +338,7 @@ class Sender:
         self.window.take(0)
         task = asyncio.create_task(self._ask_and_send(target, message, sink, when))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._asked, message, sink))
 
     async def _ask_and_send(
         self, target: TargetQueue, message: Message, sink: Sink, when: DeliveryTime
@@ -349,8 +350,12 @@ class Sender:
             self._send_to(target, 0, message, sink, system, 0, SINGLE)
         except CohererError as error:
             sink.lost(message, error)
-        finally:
-            self.window.release(0)
+
+    def _asked(self, message: Message, sink: Sink, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            sink.lost(message, ClosedError("The producer was closed; the message was not sent."))
+        self.window.release(0)
 
     def _send_to(
         self,
@@ -367,7 +372,12 @@ class Sender:
             kind = Kind.HALF if sys_flag else Kind.DELAYED if delayed else Kind.NORMAL
             (message,), sink = observe(self.observers, [message], self.group, kind, sink)
         unique_id = self.ids.next()
-        payload = self._encode(message, unique_id, system)
+        try:
+            payload = self._encode(message, unique_id, system)
+        except CohererError as error:
+            if isinstance(sink, ObservedSink):
+                sink.refused(error)
+            raise
         if sys_flag:
             payload = payload._replace(sys_flag=payload.sys_flag | sys_flag)
         pending = PendingSend(
