@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -119,3 +121,44 @@ async def test_a_member_that_is_refused_waits_no_longer(coherer_simulated: Simul
                 await asyncio.sleep(60)
 
         assert isinstance(await outcome(late.wait_assigned(), refuse), RefusedError)
+
+
+async def cancelled_close(node: SimulatedNode, protocol: str, steps: int, often: bool) -> list[str]:
+    """Cancel a client's close after so many steps, or from then on; returns what it leaves open."""
+    client: Any = coherer.connect(url(node, protocol))
+    producer, consumer = client.producer(TOPIC), client.consumer("readers", TOPIC)
+    reader = client.reader((await client.partitions(TOPIC))[0], 0)
+    pulling = [client.pull_consumer("pullers", TOPIC)] if protocol == "rocketmq" else []
+    for one in (producer, consumer, reader, *pulling):
+        await one.start()
+    sent = producer.submit(Message(TOPIC, b"in flight"))
+    closing = asyncio.create_task(client.close())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    closing.cancel()
+    while often and not closing.done():
+        await asyncio.sleep(0)
+        closing.cancel()
+    await asyncio.wait([closing, sent])
+    sent.exception()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", ResourceWarning)
+        del client, producer, consumer, reader, pulling, one
+        gc.collect()
+    return [str(warning.message) for warning in seen]
+
+
+@pytest.mark.parametrize("often", [False, True], ids=["once", "often"])
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_a_client_that_is_cancelled_while_it_closes(
+    coherer_simulated: SimulatedNode, protocol: str, often: bool
+) -> None:
+    """At each step: no connection and no task is left, and a message in flight has an outcome."""
+    coherer_simulated.create_topic(TOPIC, 2)
+    await cancelled_close(coherer_simulated, protocol, 1_000, often=False)
+    await asyncio.sleep(60)
+    before = asyncio.all_tasks()
+    for steps in (*range(1, 6), 9, 14, 20):
+        left = await cancelled_close(coherer_simulated, protocol, steps, often)
+        await asyncio.sleep(60)
+        assert (steps, left, asyncio.all_tasks() - before) == (steps, [], set())

@@ -238,6 +238,11 @@ class AnyLink(Protocol):
     """A connection, as the pool sees it."""
 
     @property
+    def connection(self) -> Connection:
+        """The connection."""
+        ...
+
+    @property
     def open(self) -> bool:
         """Whether requests can be sent."""
         ...
@@ -348,11 +353,17 @@ class ConnectionPool(Generic[L]):
         # Shielded: several callers may wait for the connection, and one of them may be cancelled.
         return await joined(task)
 
-    async def close(self) -> None:
-        """Close all connections."""
+    def drop(self) -> None:
+        """Close all connections, without waiting until they are closed."""
         self._closed = True
-        for task in list(self._dialling.values()):
+        for task in self._dialling.values():
             task.cancel()
+        for link in self._links.values():
+            link.connection.close()
+
+    async def close(self) -> None:
+        """Close all connections, and wait until they are closed."""
+        self.drop()
         await asyncio.gather(*self._dialling.values(), return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self._links.values()))
         self._links.clear()

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
+from coherer._client.engine.tasks import together
 from coherer._common.opened import opened
 from coherer._net import check_loop, running_loop
 from coherer.errors import ClosedError, UsageError
@@ -207,14 +208,20 @@ class BaseClient(ABC):
     async def close(self) -> None:
         """Close the client, and everything it made. Calling it again does nothing.
 
+        If it is cancelled, it still gives everything up, but waits less; if it is cancelled again,
+        it does not wait for the servers any more, and closes the connections at once.
+
         Raises:
             UsageError: the client was used in another event loop.
         """
         self._check_loop()
         try:
-            await asyncio.gather(*(one.close() for one in self._made))
+            await together([one.close() for one in self._made], "close")
         finally:
-            await self._disconnect()
+            try:
+                await self._disconnect()
+            finally:
+                self._drop()
 
     @abstractmethod
     def _connected(self) -> bool:
@@ -226,4 +233,8 @@ class BaseClient(ABC):
 
     @abstractmethod
     async def _disconnect(self) -> None:
-        """Close the connections."""
+        """Leave the cluster, and close the connections."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Close the connections that are left if `_disconnect` was cancelled, without waiting."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from coherer._common.upkeep import Upkeep
@@ -39,6 +39,27 @@ async def joined(task: asyncio.Task[T]) -> T:
         if task.cancelled() and not is_order(error):
             raise ClosedError("The client is closed.") from None
         raise
+
+
+async def together(works: Iterable[Coroutine[Any, Any, object]], name: str) -> None:
+    """Run coroutines at the same time, and wait for all of them.
+
+    If the caller is cancelled, each of them is, once it has begun: `asyncio.gather` cancels those
+    that have not begun, too, and these do nothing at all. A caller that is cancelled again leaves
+    them behind.
+    """
+    tasks = [shared(work, name) for work in works]
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        await asyncio.wait(tasks)
+        raise
+    for task in tasks:
+        task.result()
 
 
 def is_order(error: BaseException) -> bool:

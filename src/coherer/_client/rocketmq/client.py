@@ -322,3 +322,6 @@ class Client(BaseClient):
 
     async def _disconnect(self) -> None:
         await self._instance.close()
+
+    def _drop(self) -> None:
+        self._instance.pool.drop()

@@ -287,6 +287,9 @@ class Client(BaseClient):
             self._catalog = None
         await self._cluster.pool.close()
 
+    def _drop(self) -> None:
+        self._cluster.pool.drop()
+
     def _topics(self) -> TopicCatalog:
         self._cluster.pool.check()
         if self._catalog is None:
