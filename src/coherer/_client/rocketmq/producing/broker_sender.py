@@ -191,6 +191,10 @@ class Dispatcher(Protocol):
         """Send a message again, avoiding its broker; False if it has no retries left."""
         ...
 
+    def retry_by_new_route(self, pending: PendingSend, error: CohererError) -> None:
+        """Look the topic up, and send a message again; without retries left, it fails."""
+        ...
+
     def reroute(self, pending: PendingSend) -> bool:
         """Send a message to a broker that is connected; False if there is no other."""
         ...
@@ -274,6 +278,9 @@ class MasterSender(BrokerSender[Link, PendingSend]):
                 pending.sink.stored(pending)
             except ProtocolError as error:
                 pending.sink.lost(pending.message, error)
+        elif _has_no_such_queue(answer):
+            self._sender.retry_by_new_route(pending, self._refusal(pending, answer))
+            return
         elif answer.code in self._retry_codes and self._sender.retry(pending):
             return
         else:
@@ -303,15 +310,22 @@ class MasterSender(BrokerSender[Link, PendingSend]):
             ),
         )
 
-    def _refuse(self, pending: PendingSend, answer: Command) -> None:
+    def fail(self, pending: PendingSend, error: CohererError) -> None:
+        """Report that a message is not stored."""
+        self._fail(pending, error)
+
+    def _refusal(self, pending: PendingSend, answer: Command) -> CohererError:
         queue = pending.target.queue
-        error = codes.refused(
+        return codes.refused(
             answer.code,
             answer.remark,
             server=self.server,
             topic=queue.topic,
             partition=queue.id,
         )
+
+    def _refuse(self, pending: PendingSend, answer: Command) -> None:
+        error = self._refusal(pending, answer)
         if answer.code == BUSY and pending.retries > 0:
             self._send_later(pending, error)
         else:
@@ -381,6 +395,12 @@ class MasterSender(BrokerSender[Link, PendingSend]):
             faults.record_failure(self.name, int(now * 1000))
         else:
             faults.record(self.name, int((now - pending.began) * 1000), int(now * 1000))
+
+
+def _has_no_such_queue(answer: Command) -> bool:
+    """Whether the topic was created again with fewer queues; only the text says so."""
+    text = answer.remark or ""
+    return answer.code == ResponseCode.SYSTEM_ERROR and text.startswith("request queueId[")
 
 
 def now_ms() -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import ip_address
@@ -473,6 +473,24 @@ class Sender:
         pending.target = selector.avoiding(pending.target.queue.broker, int(now * 1000))
         pending.target.broker.offer(pending)
         return True
+
+    def retry_by_new_route(self, pending: PendingSend, error: CohererError) -> None:
+        """Look the topic up, and send a message again; without retries left, it fails."""
+        full = pending.target.queue.topic
+        task = asyncio.create_task(self._look_up(full), name=f"look up {full}")
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._looked_up, pending, error))
+
+    async def _look_up(self, full: str) -> None:
+        with suppress(CohererError):  # the periodic refresh goes on
+            await self._instance.routes.route(full, fresh=True)
+
+    def _looked_up(
+        self, pending: PendingSend, error: CohererError, task: asyncio.Task[None]
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or not self.retry(pending):
+            pending.target.broker.fail(pending, error)
 
     def reroute(self, pending: PendingSend) -> bool:
         """Send a message that waits for a connection to another broker that is connected."""
