@@ -114,6 +114,34 @@ async def test_a_failed_event_is_delivered_again(conn_id: str) -> None:
             await stream.aclose()
 
 
+async def test_only_the_failed_event_of_a_batch_is_delivered_again() -> None:
+    """With RocketMQ; TubeMQ's brokers deliver a batch again as a whole."""
+    clock = ManualClock()
+    with embedded_node(clock=clock) as node, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AIRFLOW_CONN_CLOCK", node.rocketmq_url)
+        node.create_topic("t", 1)
+        await send(node.rocketmq_url, "t", "1", "2", "3")
+        _, kwargs = MessageTrigger("t", "g", conn_id="clock").serialize()
+        stream = MessageTrigger.create_shared_stream_producer(kwargs)
+        events = stream.open_stream()
+        try:
+            taken = [await anext(events) for _ in range(3)]
+            await stream.advance(
+                [
+                    AdvanceItem(payload, AdvanceOutcome(acked=1, failed=int(event["body"] == "2")))
+                    for event, payload in taken
+                ]
+            )
+            await send(node.rocketmq_url, "t", "4")
+            clock.advance(seconds=11)
+            async with asyncio.timeout(WAIT_S):
+                later = [(await anext(events))[0]["body"] for _ in range(2)]
+            assert sorted(later) == ["2", "4"]
+            assert node.requests.count("retry") == 1
+        finally:
+            await stream.aclose()
+
+
 async def test_a_backlog_waits_for_the_database(url: str, topic: str) -> None:
     await send(url, topic, *map(str, range(plug.WINDOW + 1)))
     _, kwargs = MessageTrigger(topic, f"{topic}-group").serialize()

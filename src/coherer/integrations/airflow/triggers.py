@@ -22,13 +22,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from msgspec.structs import asdict
 
 import coherer
+from coherer import rocketmq
 from coherer.integrations.airflow.hooks import DEFAULT_CONN_ID, shared_client
 from coherer.integrations.airflow.subscription import Subscription, described
 
@@ -98,9 +99,9 @@ class MessageTrigger(BaseEventTrigger):
         """
         stream = _Stream(self.subscription)
         try:
-            async for message, batch in stream.open_stream():
+            async for message, taken in stream.open_stream():
                 yield TriggerEvent(message)
-                await stream.settle(batch, stored=True)
+                await stream.settle(taken, stored=True)
         finally:
             await stream.aclose()
 
@@ -138,6 +139,13 @@ class _Batch:
         self.failed = False
 
 
+class _Taken(NamedTuple):
+    """A message whose event waits to be stored."""
+
+    message: coherer.AnyMessage
+    held: _Batch
+
+
 class _Stream(SharedStreamProducer):
     """The messages of a subscription, while a triggerer reads them."""
 
@@ -146,26 +154,33 @@ class _Stream(SharedStreamProducer):
         self._room = asyncio.Semaphore(WINDOW)
         self._opened = AsyncExitStack()
 
-    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], _Batch]]:
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], _Taken]]:
         client = await self._opened.enter_async_context(shared_client(self._subscription.conn_id))
         consumer = await self._opened.enter_async_context(self._subscription.consumer(client))
         while (batch := await consumer.receive()) is not None:
             held = _Batch(batch)
             for message in batch:
                 await self._room.acquire()
-                yield described(message), held
+                yield described(message), _Taken(message, held)
 
-    def get_advance_lane(self, broker_payload: _Batch) -> Hashable:
-        return broker_payload.batch.broker, broker_payload.batch.partition
+    def get_advance_lane(self, broker_payload: _Taken) -> Hashable:
+        return broker_payload.message.broker, broker_payload.message.partition
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for item in batch:
             stored = not item.outcome.failed and item.outcome.acked + item.outcome.rejected > 0
             await self.settle(item.broker_payload, stored=stored)
 
-    async def settle(self, held: _Batch, *, stored: bool) -> None:
-        """One message of a batch is done; the last one settles the batch."""
+    async def settle(self, taken: _Taken, *, stored: bool) -> None:
+        """One message of a batch is done; the last one settles what is left of the batch.
+
+        RocketMQ acknowledges each message, so that those whose events are stored do not come again
+        with the others.
+        """
+        message, held = taken
         self._room.release()
+        if stored and isinstance(message, rocketmq.ReceivedMessage):
+            message.ack()
         held.left -= 1
         held.failed |= not stored
         if not held.left:
