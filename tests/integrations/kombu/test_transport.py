@@ -407,6 +407,21 @@ def test_an_automatic_queue_stays_while_others_consume_it(connect: Connect) -> N
         assert payloads(received) == ["first", "second"]
 
 
+def test_a_queue_that_another_connection_deletes(connect: Connect) -> None:
+    with connect() as connection, connect() as other:
+        channel = connection.default_channel
+        channel.queue_declare("shared")
+        channel.queue_declare("shared", passive=True)
+        other.default_channel.queue_delete("shared")
+        for _ in range(2):
+            with pytest.raises(connection.channel_errors, match="NOT_FOUND"):
+                channel.queue_declare("shared", passive=True)
+        channel.queue_declare("shared")
+        assert channel.queue_declare("shared", passive=True).queue == "shared"
+        channel.queue_declare("own", auto_delete=True)
+        assert channel.queue_declare("own", passive=True).queue == "own"
+
+
 def test_a_topic_that_was_deleted_meanwhile_is_made_again(connect: Connect, prefix: str) -> None:
     with (
         embedded_node(auto_create_topics=False) as node,

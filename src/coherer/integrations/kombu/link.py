@@ -110,6 +110,10 @@ class Link:
         """Begin to create the topics that do not exist; whoever needs one waits for it."""
         self._portal.post(lambda: self._session.declare(topics))
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Create topics that were deleted anew when they are needed next."""
+        self._portal.post(lambda: [self._session.forget(one) for one in topics])
+
     def exists(self, topic: str) -> bool:
         """Whether a topic exists."""
         return self._portal.call(lambda: self._session.exists(topic))

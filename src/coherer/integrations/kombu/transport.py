@@ -113,13 +113,12 @@ class Channel(VirtualChannel):  # type: ignore[misc]
             ChannelError: `passive`, and it does not exist.
         """
         queue = queue or f"amq.gen-{self._next_delivery_tag()}"
-        known = self.connection.queues.get(queue)
         if passive:
-            if known is None and not self.link.exists(self.connection.topic(queue)):
+            if not self.connection.exists(queue):
                 raise ChannelError(
                     f"NOT_FOUND - no queue {queue!r}", (50, 10), "Channel.queue_declare", "404"
                 )
-        elif known is None:
+        elif queue not in self.connection.queues:
             transient = exclusive or auto_delete
             self.connection.declare(
                 queue, arguments or {}, transient=transient, exclusive=exclusive
@@ -458,6 +457,15 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         else:
             self.link.declare(spec.own_topics)
         self.queues[queue] = spec
+
+    def exists(self, queue: str) -> bool:
+        """Whether a queue exists; one that another process has deleted can be declared again."""
+        if queue in self._transient or self.link.exists(self.topic(queue)):
+            return True
+        deleted = self.queues.pop(queue, None)
+        if deleted is not None:
+            self.link.forget(deleted.own_topics)
+        return False
 
     def consumed(self, queue: str) -> None:
         """Remember that a queue has a consumer: an automatic one without bindings gets topics."""
