@@ -547,3 +547,78 @@ async def test_what_is_no_request_passes(*, protocol: str, looking: bool) -> Non
         tap.received(b"more")
     assert bytes(recorder.read) == one + b"\0" * 40 + b"more"
     assert taps.requests.count("heartbeat") == 1
+
+
+@PROTOCOLS
+async def test_a_fault_that_is_used_up_leaves_the_others(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    """A request is struck by each fault that it meets, until one keeps it from the node."""
+    node, loop = coherer_simulated, asyncio.get_running_loop()
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer("orders") as producer:
+        with (
+            node.faults.refuse("send", code=1, times=1) as refused,
+            node.faults.delay_answer("send", 1.0) as answered,
+            node.faults.delay("send", 1.0) as delayed,
+        ):
+            if protocol == "tubemq":
+                with pytest.raises(CohererError):
+                    await producer.send(Message("orders", b"0"))
+            began_s = loop.time()
+            await producer.send(Message("orders", b"1"))
+            assert loop.time() - began_s == pytest.approx(2, abs=0.1)
+        assert (refused.hits, answered.hits, delayed.hits) == (1, 1, 1)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("fault", ["delay", "delay_answer"])
+async def test_what_is_late_is_lost_in_a_black_hole(
+    coherer_simulated: SimulatedNode, protocol: str, fault: str
+) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer("orders") as producer:
+        with getattr(node.faults, fault)("send", 1.0):
+            sent = asyncio.ensure_future(producer.send(Message("orders", b"1")))
+            await asyncio.sleep(0.5)
+        with node.faults.black_hole():
+            await asyncio.sleep(1)
+        with pytest.raises(RequestTimeoutError):
+            await sent
+        with getattr(node.faults, fault)("send", 1.0):
+            sent = asyncio.ensure_future(producer.send(Message("orders", b"2")))
+            await asyncio.sleep(0.5)
+        node.faults.half_open()
+        with pytest.raises(UnavailableError):
+            await sent
+
+
+@PROTOCOLS
+async def test_blocks_of_one_fault_overlap(coherer_simulated: SimulatedNode, protocol: str) -> None:
+    """As those of a test and of `explore` do: a fault ends with its last block."""
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer("orders") as producer:
+        for fault in (node.faults.black_hole, node.faults.disk_full):
+            with fault():
+                with fault():
+                    pass
+                with pytest.raises(CohererError):
+                    await producer.send(Message("orders", b"1"))
+        await producer.send(Message("orders", b"2"))
+
+
+def test_a_standby_that_is_started_again_is_one(tmp_path: Path) -> None:
+    """Also if it is stopped when the block ends."""
+    with embedded_node(tmp_path) as node:
+        node.create_topic("orders")
+        with coherer.blocking.connect(node.url, timeout_ms=1_000) as client:
+            with node.faults.standby():
+                with node.faults.standby(), node.down():
+                    pass
+                with pytest.raises(UnavailableError, match=r"standby|not .*active"):
+                    client.partitions("orders")
+                node.stop()
+            node.start()
+            assert client.partitions("orders")

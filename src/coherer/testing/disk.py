@@ -24,6 +24,14 @@ class FaultyFiles(OsFiles):
         self._open: set[int] = set()
         self._locks: dict[int, Path] = {}
 
+    def set_full(self, on: bool) -> None:
+        """Let writes fail, or not."""
+        self.full = on
+
+    def set_sync_fails(self, on: bool) -> None:
+        """Let syncs fail, or not."""
+        self.sync_fails = on
+
     def open(self, path: Path, *, create: bool = False) -> int:
         """See `Files`."""
         if self.gone and create and not self.exists(path):

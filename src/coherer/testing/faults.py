@@ -223,7 +223,7 @@ class _RequestFault(Fault):
         strike: Callable[[Tap, _Frame], bytes | None],
         times: int | None,
     ) -> None:
-        self.matches = matches
+        self._matches = matches
         self._taps, self._strike, self._times = taps, strike, times
 
     def __enter__(self) -> Self:
@@ -238,10 +238,12 @@ class _RequestFault(Fault):
     ) -> None:
         self._taps.active = [one for one in self._taps.active if one is not self]
 
+    def applies(self, frame: _Frame) -> bool:
+        """Whether it strikes a request."""
+        return (self._times is None or self.hits < self._times) and self._matches(frame.about)
+
     def strike(self, tap: Tap, frame: _Frame) -> bytes | None:
-        """Apply it to a request; returns what the node is to receive."""
-        if self._times is not None and self.hits >= self._times:
-            return frame.data
+        """Apply it to a request; returns what the node is to receive now, None for nothing."""
         self.hits += 1
         return self._strike(tap, frame)
 
@@ -352,38 +354,26 @@ class NodeFaults:
     @contextmanager
     def black_hole(self) -> Generator[None]:
         """Lose everything in both directions; connections stay open, and new ones are accepted."""
-        self._taps.silent = True
-        try:
+        with self._taps.lasting("black_hole", self._taps.set_silent):
             yield
-        finally:
-            self._taps.silent = False
 
     @contextmanager
     def disk_full(self) -> Generator[None]:
         """Let every write fail as on a full disk."""
-        self._taps.files.full = True
-        try:
+        with self._taps.lasting("disk_full", self._taps.files.set_full):
             yield
-        finally:
-            self._taps.files.full = False
 
     @contextmanager
     def sync_fails(self) -> Generator[None]:
         """Let every sync of the disk fail."""
-        self._taps.files.sync_fails = True
-        try:
+        with self._taps.lasting("sync_fails", self._taps.files.set_sync_fails):
             yield
-        finally:
-            self._taps.files.sync_fails = False
 
     @contextmanager
     def standby(self) -> Generator[None]:
         """Let the TubeMQ master refuse everything, as one that has lost its ZooKeeper session."""
-        self._taps.call(partial(self._taps.set_standby, standby=True))
-        try:
+        with self._taps.lasting("standby", self._taps.set_standby):
             yield
-        finally:
-            self._taps.call(partial(self._taps.set_standby, standby=False))
 
     def expire(self, group: str) -> None:
         """Let the node forget the members of a group, as if it had not heard of them for long.
@@ -449,6 +439,7 @@ class Taps:
         )
         self.active: Sequence[_RequestFault] = ()
         self.silent = False
+        self._blocks: Counter[str] = Counter()
         self.files = FaultyFiles()
         self.call: Callable[[Callable[[], None]], None] = _call
         self.call_anywhere: Callable[[Callable[[], None]], None] = _call
@@ -473,6 +464,8 @@ class Taps:
         """
         self._node, self.call = node, call or _call
         self.call_anywhere = call_anywhere or _call
+        if self._blocks["standby"]:
+            self.set_standby(True)
 
     def hold(self, tap: Tap, data: bytes) -> None:
         """Keep what a connection has received, to be read when somebody asks for it."""
@@ -529,12 +522,32 @@ class Taps:
         for tap in self._open:
             tap.severed = True
 
-    def set_standby(self, *, standby: bool) -> None:
+    @contextmanager
+    def lasting(self, fault: str, switch: Callable[[bool], None]) -> Generator[None]:
+        """Switch a fault on while a block runs; blocks of one fault may overlap."""
+        switch(True)
+        self._blocks[fault] += 1
+        try:
+            yield
+        finally:
+            self._blocks[fault] -= 1
+            if not self._blocks[fault]:
+                switch(False)
+
+    def set_silent(self, on: bool) -> None:
+        """Let nothing pass."""
+        self.silent = on
+
+    def set_standby(self, on: bool) -> None:
         """Make the master a standby, or the active one."""
         master = None if self._node is None else self._node.master
         if master is None:
             raise UsageError("This node has no TubeMQ master.")
-        master.standby = standby
+
+        def change() -> None:
+            master.standby = on
+
+        self.call_anywhere(change)
 
     def expire(self, group: str) -> None:
         """Forget the members of a group."""
@@ -758,8 +771,8 @@ class Tap:
         self._inner.closed(error)
 
     def deliver(self, data: bytes) -> None:
-        """Hand a request to the node."""
-        if self.connection.closed:
+        """Hand a request to the node that was delayed."""
+        if self.connection.closed or self.severed or self._faults.silent:
             return
         try:
             self._inner.received(data)
@@ -771,16 +784,15 @@ class Tap:
             return []
         self._record(frame)
         for fault in self._faults.active if frame is not None else ():
-            if frame is not None and fault.matches(frame.about):
-                data = fault.strike(self, frame)
-                return [] if data is None else [data]
+            if frame is not None and fault.applies(frame) and fault.strike(self, frame) is None:
+                return []
         return [raw]
 
     # -- answers
 
     def answer(self, data: bytes) -> None:
-        """Send an answer."""
-        if not self.connection.closed:
+        """Send an answer that the node has not just written."""
+        if not (self.connection.closed or self.severed or self._faults.silent):
             self._send(data)
 
     def _written(self, data: bytes | memoryview) -> None:
