@@ -2,7 +2,7 @@
 
 A protocol adds routing and encoding. The types in a message are checked only when its encoding
 fails (`encoding_error`), so that valid messages do not pay for it. The type of the body is always
-checked, because text would fail too late.
+checked, because another one would fail too late: when the message has its place in the window.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def message_topic(message: Message) -> str:
         ) from None
 
 
-def check_body(message: Message) -> None:
-    """Check that a body is bytes.
+def body_of(message: Message) -> bytes:
+    """The body of a message. A view counts its items, not its bytes, and may have gaps.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not bytes.
 
-    >>> check_body(Message("greetings", "hello"))  # type: ignore[arg-type]
+    >>> body_of(Message("greetings", "hello"))  # type: ignore[arg-type]
     Traceback (most recent call last):
     coherer.errors.UsageError: A body is bytes, not str. [topic greetings] Encode it: body.encode().
     """
     body = cast("object", message.body)
     if isinstance(body, bytes | bytearray | memoryview):
-        return
+        return bytes(body)
     hint = (
         "Encode it: body.encode()." if isinstance(body, str) else "Encode it, for example as JSON."
     )
@@ -75,7 +75,7 @@ def encoding_error(message: Message, error: Exception) -> UsageError:
     >>> print(encoding_error(message, TypeError()))
     Property 'age' of a message is text, not int. [topic greetings]
     """
-    check_body(message)
+    body_of(message)
     topic = str(message.topic)
     for part, value in _texts(message):
         if not isinstance(value, str):

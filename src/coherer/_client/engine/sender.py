@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coherer._client.engine.connections import ServerConnection
+from coherer._client.engine.options import TIMEOUT_MS_MAX
 from coherer._client.engine.tasks import backoff, cancel
 from coherer._common import machine
 from coherer._common.logs import Log
@@ -53,6 +54,16 @@ def check_window(messages: int, size_bytes: int) -> None:
         raise UsageError(f"A window has 1 to {WINDOW_MAX} messages, not {messages}.")
     if size_bytes < 1:
         raise UsageError(f"A window has at least 1 byte, not {size_bytes}.")
+
+
+def check_timeout(timeout_ms: int | None) -> None:
+    """Check how long a message may wait for its receipt; None is valid.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    if timeout_ms is not None and not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+        raise UsageError(f"timeout_ms is 1 to {TIMEOUT_MS_MAX}, not {timeout_ms}.")
 
 
 class Window:

@@ -12,7 +12,7 @@ from coherer import limits
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.options import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN
-from coherer._client.engine.sender import check_window
+from coherer._client.engine.sender import check_timeout, check_window
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._client.rocketmq.observers import Observer
 from coherer._client.rocketmq.start_position import Start
@@ -168,6 +168,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         names.check_group(self.group)
         check_window(self.window, self.window_bytes)
+        check_timeout(self.timeout_ms)
         _check_minimums(self, {"retries": 0, "compress_from_bytes": 0, "max_bytes": 1})
         if not 0 <= self.compress_level <= 9:
             raise UsageError(f"A compression level is 0 to 9, not {self.compress_level}.")
@@ -293,8 +294,18 @@ def selectors_by_topic(topics: Topics) -> dict[str, Selector]:
 
 
 def selector_of(selection: Selection) -> Selector:
-    """A filter in the form that subscriptions take."""
+    """A filter in the form that subscriptions take.
+
+    Raises:
+        UsageError: it is none.
+    """
     if selection is None or isinstance(selection, str | Tags | Sql92):
         return selection
-    tags = sorted(selection) if isinstance(selection, set | frozenset) else list(selection)
-    return Tags.any(*tags) if tags else None
+    given = cast("object", selection)
+    tags = [*cast("Iterable[object]", given)] if isinstance(given, Iterable) else [given]
+    words = [tag for tag in tags if isinstance(tag, str)]
+    if len(words) < len(tags):
+        raise UsageError(f"RocketMQ's brokers filter by tags or by SQL92, not by {selection!r}.")
+    if isinstance(given, set | frozenset):
+        words.sort()
+    return Tags.any(*words) if words else None

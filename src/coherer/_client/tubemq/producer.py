@@ -17,7 +17,7 @@ from typing import Final, overload
 from coherer import limits
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import TUBEMQ, meters_of
-from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
+from coherer._client.engine.producer import BaseProducer, body_of, encoding_error, message_topic
 from coherer._client.engine.sender import (
     Bulk,
     CallbackSink,
@@ -25,6 +25,7 @@ from coherer._client.engine.sender import (
     Outcome,
     Sink,
     Window,
+    check_timeout,
     check_window,
 )
 from coherer._client.engine.tasks import cancel
@@ -79,6 +80,7 @@ class Producer(BaseProducer):
         super().__init__(cluster.pool.check, in_flight, topics, self._routes.keys())
         self._cluster = cluster
         self._measure(cluster.options.metrics, TUBEMQ, str)
+        check_timeout(timeout_ms)
         self._timeout_ms = timeout_ms or cluster.options.timeout_ms
         self._publisher = Publisher(cluster, self._update_routes)
         self._quality = Quality(rules)
@@ -453,7 +455,7 @@ def pack(message: Message, max_bytes: int) -> EncodedPayload:
     """
     body = message.body
     if type(body) is not bytes:
-        check_body(message)
+        body = body_of(message)
     if not body:
         raise UsageError(
             "A message needs a body of at least one byte.",
@@ -472,7 +474,7 @@ def pack(message: Message, max_bytes: int) -> EncodedPayload:
         try:
             attributes = payload.encode_attributes(message.tag, message.time, message.properties)
             time = None if message.time is None else payload.encode_time(message.time)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, OverflowError) as error:
             raise encoding_error(message, error) from error
         except UsageError as error:
             error.topic = message.topic

@@ -16,9 +16,11 @@ from functools import partial
 from itertools import chain
 from typing import Final, cast, overload
 
+from msgspec import structs
+
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import ROCKETMQ
-from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
+from coherer._client.engine.producer import BaseProducer, body_of, encoding_error, message_topic
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Link
@@ -552,7 +554,8 @@ def _encode_item(message: Message, unique_id: str) -> BatchItem:
     """Encode a message of a batch; nothing is compressed."""
     body = message.body
     if type(body) is not bytes:
-        check_body(message)
+        body = body_of(message)
+        message = structs.replace(message, body=body)
     plain = message.tag is None and message.time is None
     try:
         if not plain or message.keys or message.properties or not body:
@@ -561,7 +564,7 @@ def _encode_item(message: Message, unique_id: str) -> BatchItem:
             )
             return batch_item_parts(body, properties.encode())
         return batch_item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, OverflowError) as error:
         raise encoding_error(message, error) from error
 
 

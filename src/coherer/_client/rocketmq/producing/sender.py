@@ -20,9 +20,10 @@ from ipaddress import ip_address
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from coherer._client.engine.arguments import check_value
-from coherer._client.engine.producer import check_body, encoding_error, message_topic
+from coherer._client.engine.producer import body_of, encoding_error, message_topic
 from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.faults import BrokerFaults
@@ -131,10 +132,14 @@ def delivery_time(
     if delay is not None:
         if delay < timedelta(0):
             raise UsageError(f"A delay of {delay} is negative.")
-        delay_ms = -(-delay // timedelta(milliseconds=1))  # rounded up: never too early
+        delay_ms, rest = divmod(delay, timedelta(milliseconds=1))
+        delay_ms += bool(rest)  # rounded up: never too early
         return DeliveryTime(delay_ms=delay_ms) if delay_ms else NO_FIELDS
     if deliver_at is not None:
-        return DeliveryTime(deliver_ms=ceil_ms(deliver_at))
+        try:
+            return DeliveryTime(deliver_ms=ceil_ms(deliver_at))
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"deliver_at={deliver_at} is out of range: {error}.") from None
     return NO_FIELDS
 
 
@@ -273,7 +278,11 @@ class Sender:
                 del self._selectors[topic]  # this client has deleted the topic: look it up again
             raise UnavailableError("The topic has no writable queue.", topic=topic)
         if order_by is not None and queue is None:
-            queue = selector.queue_of_key(order_by)
+            try:
+                queue = selector.queue_of_key(order_by)
+            except AttributeError:
+                check_value("order_by", order_by, str | int)
+                raise
         if queue is not None:
             target = selector.target_of(queue)
             if target is not None:
@@ -350,12 +359,13 @@ class Sender:
             self._send_to(target, 0, message, sink, system, 0, SINGLE)
         except CohererError as error:
             sink.lost(message, error)
+        self.window.release(0)
 
     def _asked(self, message: Message, sink: Sink, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             sink.lost(message, ClosedError("The producer was closed; the message was not sent."))
-        self.window.release(0)
+            self.window.release(0)
 
     def _send_to(
         self,
@@ -519,7 +529,7 @@ class Sender:
         if self._system:
             system = {**self._system, **system}
         if type(message.body) is not bytes:
-            check_body(message)
+            message = structs.replace(message, body=body_of(message))
         if len(message.body) > options.max_bytes:
             raise UsageError(
                 f"The message has {len(message.body)} bytes; the limit is {options.max_bytes}.",
@@ -534,7 +544,7 @@ class Sender:
                 compress_from_bytes=options.compress_from_bytes,
                 level=options.compress_level,
             )
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, OverflowError) as error:
             raise encoding_error(message, error) from error
 
     def _route_changed(self, route: Route) -> None:
