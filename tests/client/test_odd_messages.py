@@ -116,3 +116,41 @@ async def test_tags_that_are_not_text(coherer_simulated: SimulatedNode, tags: An
     async with connect(coherer_simulated, "rocketmq") as client:
         with pytest.raises(UsageError, match="filter by tags"):
             client.consumer("shop", {TOPIC: tags})
+
+
+@protocols
+async def test_positions_that_are_out_of_range(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    """A consumer stays where it is."""
+    coherer_simulated.create_topic(TOPIC, 1)
+    async with (
+        connect(coherer_simulated, protocol) as client,
+        client.producer(TOPIC) as producer,
+        client.consumer("shop", TOPIC, start="earliest") as consumer,
+    ):
+        assigned = await consumer.wait_assigned()
+        partition = next(one for one in assigned if one.topic == TOPIC)
+        for position in (-1, 2**63, datetime.min):  # noqa: DTZ901
+            with pytest.raises(UsageError):
+                await consumer.seek(partition, position)
+        with pytest.raises(UsageError):
+            await client.offsets_since(TOPIC, datetime.min)  # noqa: DTZ901
+        await producer.send(Message(TOPIC, b"1"))
+        batch = await consumer.receive(60_000)
+        assert batch.bodies() == [b"1"]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_a_request_that_waits_for_no_time(
+    coherer_simulated: SimulatedNode, timeout_ms: int
+) -> None:
+    """It is not sent."""
+    coherer_simulated.create_topic(TOPIC, 1)
+    async with (
+        connect(coherer_simulated, "rocketmq") as client,
+        client.producer(TOPIC) as producer,
+    ):
+        with pytest.raises(UsageError, match="timeout_ms"):
+            await producer.request(Message(TOPIC, b"1"), timeout_ms=timeout_ms)
+    assert coherer_simulated.requests.count("send") == 0

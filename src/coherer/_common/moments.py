@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from coherer.errors import UsageError
+
 
 def floor_ms(time: datetime) -> int:
     """The whole milliseconds since 1970 at a time, rounded down; a naive time is local.
@@ -17,8 +19,11 @@ def floor_ms(time: datetime) -> int:
     2147483649001
     >>> floor_ms(datetime(1970, 1, 1, tzinfo=UTC) - timedelta(microseconds=1))
     -1
+
+    Raises:
+        UsageError: it is within a day of the first or the last time that `datetime` has.
     """
-    return int(time.replace(microsecond=0).timestamp()) * 1000 + time.microsecond // 1000
+    return _seconds(time) * 1000 + time.microsecond // 1000
 
 
 def ceil_ms(time: datetime) -> int:
@@ -30,7 +35,14 @@ def ceil_ms(time: datetime) -> int:
     >>> ceil_ms(datetime(2038, 1, 19, 3, 14, 9, 1001, UTC))
     2147483649002
     """
-    return int(time.replace(microsecond=0).timestamp()) * 1000 - -time.microsecond // 1000
+    return _seconds(time) * 1000 - -time.microsecond // 1000
+
+
+def _seconds(time: datetime) -> int:
+    try:
+        return int(time.replace(microsecond=0).timestamp())
+    except (ValueError, OverflowError) as error:  # of a local time, which Python looks for nearby
+        raise UsageError(f"The time {time} is out of range: {error}.") from None
 
 
 def moment(time_ms: float) -> datetime:

@@ -686,6 +686,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             timeout_ms: how long to wait for the reply; the producer's timeout when None.
 
         Raises:
+            UsageError: `timeout_ms` is less than 1.
             RequestTimeoutError: no reply in time.
             ClosedError: the client was closed.
             CohererError: see `send`.

@@ -148,7 +148,7 @@ async def test_seek(fake, consumer: Consumer) -> None:
     assert (await one(consumer)).offset == 1
     with pytest.raises(UsageError, match="not assigned"):
         await consumer.seek("1:demo:9", 1)
-    with pytest.raises(UsageError, match="An offset is 0 or more"):
+    with pytest.raises(UsageError, match="An offset is 0 to"):
         await consumer.seek(partition, -1)
 
 

@@ -159,6 +159,19 @@ _COLLECTIONS: Final[Mapping[object, str]] = {
 }
 
 
+OFFSET_MAX: Final = 2**63 - 1
+
+
+def check_offset(offset: int, topic: str) -> None:
+    """Check an offset; both protocols have 63 bits for it.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    if not 0 <= offset <= OFFSET_MAX:
+        raise UsageError(f"An offset is 0 to {OFFSET_MAX}, not {offset}.", topic=topic)
+
+
 def check_value(name: str, value: object, kind: object) -> None:
     """Check that an argument has the annotated type.
 

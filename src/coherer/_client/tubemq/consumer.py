@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, Literal, TypeAlias
 
-from coherer._client.engine.arguments import checked
+from coherer._client.engine.arguments import check_offset, checked
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.metrics import TUBEMQ, meters_of
@@ -482,10 +482,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             raise UsageError(f"{key} is not assigned to this consumer.")
         if not isinstance(offset, int):
             offset = await self._find(fetcher.partition, offset)
-        if offset < 0:
-            raise UsageError(
-                f"An offset is 0 or more, not {offset}.", topic=fetcher.partition.topic
-            )
+        check_offset(offset, fetcher.partition.topic)
         return await self._manager.seek(fetcher, offset)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar, Final, Literal
 
-from coherer._client.engine.arguments import checked
+from coherer._client.engine.arguments import check_offset, checked
 from coherer._client.engine.assigned import delivery_of
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.consumer import BaseConsumer, Progress
@@ -591,8 +591,7 @@ async def _seek(
 ) -> int:
     _assigned(membership, queue)
     offset = await _resolve(membership, queue, to)
-    if offset < 0:
-        raise UsageError(f"An offset is 0 or more, not {offset}.")
+    check_offset(offset, queue.topic)
     _assigned(membership, queue).seek(offset)
     return offset
 

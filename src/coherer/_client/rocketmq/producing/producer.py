@@ -311,10 +311,13 @@ class Producer(BaseProducer):
             timeout_ms: how long to wait for the reply; the producer's timeout when None.
 
         Raises:
+            UsageError: `timeout_ms` is less than 1.
             RequestTimeoutError: no reply in time.
             ClosedError: the client was closed.
             CohererError: see `send`.
         """
+        if timeout_ms is not None and timeout_ms < 1:
+            raise UsageError(f"timeout_ms is 1 or more, not {timeout_ms}.")
         await self._prepare(message_topic(message))
         timeout_ms = timeout_ms or self._options.timeout_ms or self._instance.options.timeout_ms
         replies, client_id = self._instance.replies, self._instance.client_id

@@ -136,10 +136,7 @@ def delivery_time(
         delay_ms += bool(rest)  # rounded up: never too early
         return DeliveryTime(delay_ms=delay_ms) if delay_ms else NO_FIELDS
     if deliver_at is not None:
-        try:
-            return DeliveryTime(deliver_ms=ceil_ms(deliver_at))
-        except (ValueError, OverflowError) as error:
-            raise UsageError(f"deliver_at={deliver_at} is out of range: {error}.") from None
+        return DeliveryTime(deliver_ms=ceil_ms(deliver_at))
     return NO_FIELDS
 
 
