@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from coherer._wire.tubemq import methods
+from coherer.testing import embedded_node
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other signals and no fork")
 
@@ -53,6 +54,30 @@ client.close()
 """
 
 
+FORK_IN_LOOP = """
+import os, sys
+import coherer
+import coherer.blocking
+from coherer.errors import ForkedError
+with coherer.blocking.connect(sys.argv[1]) as client:
+    with client.producer("forked") as producer:
+        for body in (b"1", b"2"):
+            producer.send(coherer.Message("forked", body))
+    with client.consumer("readers", "forked", start="earliest") as consumer:
+        messages = iter(consumer)
+        print(next(messages).body, flush=True)
+        child = os.fork()
+        if child == 0:
+            try:
+                print(next(messages).body, flush=True)
+            except ForkedError:
+                print("forked", flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(next(messages).body, flush=True)
+"""
+
+
 def test_ctrl_c_ends_a_loop_and_the_client_stays_usable(fake, url: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", LOOP, url], stdout=subprocess.PIPE, text=True
@@ -79,3 +104,20 @@ def test_a_child_connects_anew(fake, url: str) -> None:
     assert "Connect again in this process." in done.stdout
     stored = {data for log in fake.logs.values() for data, _, _ in log}
     assert stored == {b"from its own client", b"from the parent"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_a_child_does_not_go_on_with_a_loop(protocol: str) -> None:
+    """Also within a batch that the parent has received."""
+    with embedded_node() as node:
+        node.create_topic("forked", 1)
+        url = node.url if protocol == "tubemq" else node.rocketmq_url
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_IN_LOOP, url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    assert done.stdout.split() == ["b'1'", "forked", "b'2'"]

@@ -199,17 +199,25 @@ class Portal:
         """
         if self.usable:
             return
-        if self._core.forked:
-            raise ForkedError(
-                "The client was made before a fork, in another process.",
-                hint="Connect again in this process.",
-            )
+        self.check_process()
         if self._core.closed:
             raise ClosedError("The client is closed.")
         raise UsageError(
             "A callback may not wait for the client that calls it.",
             hint="Hand the work over to another thread.",
         )
+
+    def check_process(self) -> None:
+        """Check that the portal was made in this process.
+
+        Raises:
+            ForkedError: it was made in another one.
+        """
+        if self._core.forked:
+            raise ForkedError(
+                "The client was made before a fork, in another process.",
+                hint="Connect again in this process.",
+            )
 
     def call(
         self,
@@ -654,6 +662,7 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
             delivery = delivery_of(batch)
             for message in cast("Iterable[M]", batch):
                 yield message
+                self._portal.check_process()
                 if delivery is not None:
                     if delivery.state is not DeliveryState.IN_HAND:
                         break  # it was retried, or every message is acknowledged

@@ -201,7 +201,7 @@ class Fault:
         hits: how often it has struck.
     """
 
-    hits = 0
+    hits: int = 0
 
     def __enter__(self) -> Self:
         return self

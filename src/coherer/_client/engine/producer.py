@@ -52,7 +52,7 @@ def body_of(message: Message) -> bytes:
     """
     body = cast("object", message.body)
     if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
+        return bytes(cast("bytes", body))
     hint = (
         "Encode it: body.encode()." if isinstance(body, str) else "Encode it, for example as JSON."
     )
