@@ -78,6 +78,28 @@ with coherer.blocking.connect(sys.argv[1]) as client:
 """
 
 
+FORK_WHILE_CONNECTING = """
+import os, sys, threading
+from coherer.blocking import _api, shared
+began, goes_on, connect = threading.Event(), threading.Event(), _api.connect
+def connect_slowly(*args, **options):
+    began.set()
+    goes_on.wait()
+    return connect(*args, **options)
+_api.connect = connect_slowly
+thread = threading.Thread(target=shared, args=(sys.argv[1],))
+thread.start()
+began.wait()
+child = os.fork()
+goes_on.set()
+if child == 0:
+    print(len(shared(sys.argv[1]).partitions("demo")), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+"""
+
+
 def test_ctrl_c_ends_a_loop_and_the_client_stays_usable(fake, url: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", LOOP, url], stdout=subprocess.PIPE, text=True
@@ -121,3 +143,15 @@ def test_a_child_does_not_go_on_with_a_loop(protocol: str) -> None:
             check=True,
         )
     assert done.stdout.split() == ["b'1'", "forked", "b'2'"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_shares_a_client_although_its_parent_was_just_connecting(fake, url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_WHILE_CONNECTING, url],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.split() == ["3"]

@@ -75,6 +75,16 @@ _shared: dict[object, Client] = {}
 _sharing = threading.Lock()
 
 
+def _share_anew() -> None:
+    """Make a new lock in a child: who held the old one at the fork is not in it."""
+    global _sharing  # noqa: PLW0603 - one for each process
+    _sharing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_share_anew)
+
+
 def shared(url: str, **options: Unpack[ConnectKeywords]) -> Client:
     """Return a client that all callers in this process share who pass the same arguments.
 
