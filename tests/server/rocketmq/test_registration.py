@@ -13,10 +13,15 @@ import pytest
 from coherer import _net as net
 from coherer._client.tubemq.administration.admin import Admin
 from coherer._rules.common.topics import TopicTable
+from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, RouteTable
 from coherer._server.node.node import Node
 from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker import registration as registering
-from coherer._server.rocketmq.broker.registration import BrokerAnnouncement, RemoteRegistrar
+from coherer._server.rocketmq.broker.registration import (
+    BrokerAnnouncement,
+    LocalRegistrar,
+    RemoteRegistrar,
+)
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
@@ -253,3 +258,38 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
             await registry.close()
             outgoing.close()
     await registry.announced()  # returns at once: no name server is left
+
+
+class CountedRoutes(RouteTable):
+    """Counts registrations."""
+
+    registrations = 0
+
+    def register(self, registration: BrokerRegistration, now_ms: int) -> MasterAddress:
+        self.registrations += 1
+        return super().register(registration, now_ms)
+
+
+async def test_changes_of_one_turn_are_registered_together_in_the_same_process() -> None:
+    routes, topics = CountedRoutes(), TopicTable()
+    announcement = BrokerAnnouncement(RocketOptions, topics, lambda: 0)
+    registrar = LocalRegistrar(announcement, routes, lambda: None)
+    registrar.sync()
+    for number in range(1_000):
+        topics.ensure_topic(f"t{number}", 4, 0)
+    topics.remove("t7", 0)
+    await asyncio.sleep(0)
+    assert routes.registrations == 2
+    assert len(routes.topics()) == 999
+    assert routes.route("t7") is None
+    topics.ensure_topic("late", 4, 0)
+    registrar.close()
+    await asyncio.sleep(0)
+    assert routes.topics() == []
+
+
+def test_a_change_without_an_event_loop_is_registered_at_once() -> None:
+    routes, topics = RouteTable(), TopicTable()
+    LocalRegistrar(BrokerAnnouncement(RocketOptions, topics, lambda: 0), routes, lambda: None)
+    topics.ensure_topic("flights", 4, 0)
+    assert routes.topics() == ["flights"]

@@ -160,6 +160,10 @@ class LocalRegistrar:
 
     Unlike a remote name server, it forgets a topic as soon as the broker has deleted it.
 
+    One turn of the event loop can create hundreds of topics, and each registration has all of them.
+    So changes are registered once, at the beginning of the next turn: before a client that has received
+    the answer to a change can ask for the topic.
+
     Args:
         ordered: returns the name server's ordered topics; None while it has none configured.
     """
@@ -174,10 +178,22 @@ class LocalRegistrar:
         self._routes = routes
         self._ordered = ordered
         self._registered: frozenset[str] = frozenset()
-        registration.topics.watch(self.sync)
+        self._due: asyncio.Handle | None = None
+        registration.topics.watch(self._changed)
+
+    def _changed(self) -> None:
+        if self._due is not None:
+            return
+        try:
+            self._due = asyncio.get_running_loop().call_soon(self.sync)
+        except RuntimeError:  # without an event loop nobody asks before this returns
+            self.sync()
 
     def sync(self) -> None:
         """Register the current topics."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         registration = self._registration
         sent = registration.registration(self)
         names = frozenset(sent.topics or ())
@@ -193,6 +209,8 @@ class LocalRegistrar:
 
     def close(self) -> None:
         """Unregister."""
+        if self._due is not None:
+            self._due.cancel()
         options = self._registration.options()
         self._routes.unregister(options.cluster, options.broker, options.broker_id, options.address)
 
