@@ -237,3 +237,35 @@ def test_a_built_filter_is_not_remembered(filters: ConsumerFilters) -> None:
     assert filters.get("t", "g") is None
     assert filters.build("g", sql(expression="not this"), now_ms=3) is None
     assert filters.build("g", sql(kind="TAG"), now_ms=3) is None
+
+
+class CountedName(str):
+    """A name that counts how often a table is searched for it."""
+
+    __slots__ = ("searches",)
+
+    searches: int
+
+    def __hash__(self) -> int:
+        self.searches = getattr(self, "searches", 0) + 1
+        return super().__hash__()
+
+
+def test_a_heartbeat_does_not_look_at_the_topics_of_other_groups(filters: ConsumerFilters) -> None:
+    filters.register("others", [sql(f"t{n}") for n in range(1_000)], now_ms=0)
+    name = CountedName("g")
+    filters.register(name, [sql()], now_ms=0)
+    filters.unregister(name, now_ms=1)
+    assert known(filters).is_dead
+    assert name.searches < 100
+
+
+def test_a_filter_that_was_cleaned_comes_back(filters: ConsumerFilters) -> None:
+    filters.register("g", [sql("t"), sql("u")], now_ms=0)
+    filters.unregister("g", now_ms=1)
+    filters.clean(CLEAN_AFTER_MS + 1)
+    assert filters.get("t", "g") is None
+    filters.register("g", [sql("t")], now_ms=2)
+    filters.register("g", [sql("u")], now_ms=3)
+    assert known(filters).is_dead
+    assert not known(filters, "u").is_dead

@@ -115,6 +115,7 @@ class ConsumerFilters:
         self._compile = compile
         self._bits = bits
         self._filters: dict[str, dict[str, Filter]] = {}
+        self._topics_of: dict[str, set[str]] = {}  # by group, with filters dead or alive
 
     def get(self, topic: str, group: str) -> Filter | None:
         """The filter, dead or alive, or None."""
@@ -130,14 +131,11 @@ class ConsumerFilters:
         for subscription in subscriptions:
             topics.add(subscription.topic)
             self._register(group, subscription, now_ms)
-        for topic, filters in self._filters.items():
-            if topic not in topics:
-                self._bury(filters.get(group), now_ms)
+        self._bury(group, self._topics_of.get(group, set()) - topics, now_ms)
 
     def unregister(self, group: str, now_ms: int) -> None:
         """Mark the filters of a group without members as dead."""
-        for filters in self._filters.values():
-            self._bury(filters.get(group), now_ms)
+        self._bury(group, self._topics_of.get(group, ()), now_ms)
 
     def build(self, group: str, subscription: GroupSubscription, now_ms: int) -> Filter | None:
         """Create a filter without remembering it.
@@ -183,9 +181,7 @@ class ConsumerFilters:
                         group=group,
                         topic=topic,
                     )
-                    del filters[group]
-            if not filters:
-                del self._filters[topic]
+                    self._remove(topic, group)
 
     # -- the file
 
@@ -231,7 +227,10 @@ class ConsumerFilters:
         model = self._bits("")
         everything = [one for filters in read.values() for one in filters.values()]
         if all(one.bloom is not None and one.bloom.like(model) for one in everything):
-            self._filters = read
+            self._filters = {topic: filters for topic, filters in read.items() if filters}
+            self._topics_of = {}
+            for one in everything:
+                self._topics_of.setdefault(one.group, set()).add(one.topic)
         else:
             _log.warning("Ignored consumerFilter.json: it is for another bloom filter")
 
@@ -240,21 +239,33 @@ class ConsumerFilters:
     def _register(self, group: str, subscription: GroupSubscription, now_ms: int) -> None:
         if subscription.type == TAG or not subscription.expression:
             return
-        filters = self._filters.setdefault(subscription.topic, {})
-        bloom = self._bits(f"{group}#{subscription.topic}")
-        old = filters.get(group)
+        topic = subscription.topic
+        bloom = self._bits(f"{group}#{topic}")
+        old = self.get(topic, group)
         if old is not None and not _replaces(subscription, bloom, old):
             return
         new = self.build(group, subscription, now_ms)
         if new is not None:
             new.bloom = bloom
-            filters[group] = new
+            self._filters.setdefault(topic, {})[group] = new
+            self._topics_of.setdefault(group, set()).add(topic)
         elif old is not None:
-            del filters[group]
+            self._remove(topic, group)
 
-    def _bury(self, found: Filter | None, now_ms: int) -> None:
-        if found is not None and not found.is_dead:
-            found.dead_ms = now_ms
+    def _remove(self, topic: str, group: str) -> None:
+        filters, topics = self._filters[topic], self._topics_of[group]
+        del filters[group]
+        topics.discard(topic)
+        if not filters:
+            del self._filters[topic]
+        if not topics:
+            del self._topics_of[group]
+
+    def _bury(self, group: str, topics: Iterable[str], now_ms: int) -> None:
+        for topic in topics:
+            found = self._filters[topic][group]
+            if not found.is_dead:
+                found.dead_ms = now_ms
 
     def _filter(self, topic: str, group: str, entry: _Entry, now_ms: int) -> Filter:
         subscription = GroupSubscription(
