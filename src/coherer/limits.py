@@ -63,6 +63,9 @@ which may take six bytes."""
 SETTINGS_BYTES_MAX: Final = 256 * 1024
 """Settings that a RocketMQ server accepts in one request; all of Java's take 10 KiB."""
 
+NAME_CHARS_MAX: Final = 255
+"""Name of a group that a RocketMQ client names, and id of a client: Java's clients check that."""
+
 JSON_VALUES_MAX: Final = 80_000
 """Values of a JSON body that needs the lenient reader: that many take a third of a second. 10,000
 queues with their offsets fit."""
@@ -99,11 +102,24 @@ UNSIGNED_REGISTRATION_BYTES_MAX: Final = 64 * 1024
 has signed: Java's consumers cannot sign before their second heartbeat."""
 
 TOPICS_MAX: Final = 10_000
-"""Topics of a cluster up to which clients create further ones by using them. Administrators may
-create more."""
+"""Topics of a TubeMQ cluster, and of a RocketMQ broker, up to which clients create further ones by
+using them: each takes files and memory. Administrators may create more."""
+
+GROUPS_MAX: Final = 10_000
+"""Groups of a RocketMQ broker up to which clients create further ones by using them: each also has
+a topic for retries. Administrators may create more."""
 
 CLIENTS_MAX: Final = 100_000
-"""Producers of a master, and consumers of a master: about 1 KiB each."""
+"""Producers of a master, and consumers of a master: about 1 KiB each. The same for a RocketMQ
+broker, where a client counts once for each of its groups."""
+
+SUBSCRIPTIONS_CHARS_MAX: Final = 32 * 1024 * 1024
+"""Topics and filters of all consumers of a RocketMQ broker; they take up to ten bytes for each
+character."""
+
+FILTERS_CHARS_MAX: Final = 1024 * 1024
+"""SQL92 selectors that a RocketMQ broker remembers, those of groups that are gone among them: when
+compiled, they take up to 200 bytes for each character."""
 
 # -- brokers
 
@@ -117,9 +133,21 @@ become due. Further ones are refused."""
 LEASES_MAX: Final = 65_536
 """Partitions of a broker that are read at the same time: about 1 KiB each."""
 
+LOCKS_MAX: Final = 100_000
+"""Locks on queues of a RocketMQ broker, half a KiB each. Further ones are not granted."""
+
 WAITING_PULLS_MAX: Final = 100_000
 """Pulls that wait for a message at one broker, about 2 KiB each; Java's queue of requests has the
 same limit. Further ones are answered with "system busy"."""
+
+WAITING_PULLS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Requests and filters of these pulls: a request may have 16 MiB."""
+
+PULL_FILTERS_CHARS_CACHED: Final = 256 * 1024
+"""Filters that pulls contain and a broker caches; a full cache is cleared."""
+
+TURN_MS: Final = 50
+"""Time of one turn of the event loop in which requests of one connection are begun."""
 
 WAITING_PULLS_PER_TURN: Final = 256
 """Waiting pulls answered in one turn of the event loop: one message may wake all of them."""

@@ -81,6 +81,45 @@ async def test_so_many_may_wait(
         assert {(await pull).code for pull in waiting[:3]} == {FOUND}
 
 
+async def test_waiting_pulls_take_so_much_memory(
+    broker_harness: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand pulls whose filters have a megabyte each would take a terabyte."""
+    monkeypatch.setattr(limits, "WAITING_PULLS_BYTES_MAX", 1_000_000)
+    await ready(peer)
+    flags = SUSPEND | SUBSCRIPTION
+
+    def begin(tag: str) -> asyncio.Future[Command]:
+        return peer.begin_pull(queueOffset=1, sysFlag=flags, subscription=tag)
+
+    waiting = [begin("x" * 60_000), begin("x" * 60_000)]
+    async with asyncio.timeout(10):
+        refused = await begin("y" * 60_000)
+    assert (refused.code, refused.remark) == (BUSY, OVERLOAD)
+    waiting.append(begin("TagA"))
+    await peer.settle()
+    assert not any(pull.done() for pull in waiting), "those with one filter share it"
+    broker_harness.broker.close()
+    async with asyncio.timeout(10):
+        assert {(await pull).code for pull in waiting} == {NOT_FOUND}
+    waiting = [begin("y" * 60_000)]
+    await peer.settle()
+    assert not waiting[0].done(), "there is room again"
+
+
+async def test_selectors_of_waiting_pulls_count_as_compiled(
+    peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WAITING_PULLS_BYTES_MAX", 100_000)
+    await ready(peer)
+    asked = {"queueOffset": 1, "sysFlag": SUSPEND | SUBSCRIPTION, "expressionType": "SQL92"}
+    waiting = peer.begin_pull(**asked, subscription="a = 1" + " OR b = 2" * 30)
+    async with asyncio.timeout(10):
+        refused = await peer.pull(**asked, subscription="a = 2" + " OR b = 2" * 30)
+    assert (refused.code, refused.remark) == (BUSY, OVERLOAD)
+    assert not waiting.done()
+
+
 async def test_pulls_of_a_closed_connection_are_dropped(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coherer import limits
 from coherer._record.properties import java_hash
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
+from coherer._server.rocketmq.broker.pulling import PullFilter, PullFilters
 from coherer._store import StoreOptions
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import PullHeader, parse
 from coherer.testing import ManualClock
 from tests.server.client_harness import consumer, heartbeat, sql, tags
 from tests.server.rocket_harness import (
@@ -27,6 +30,7 @@ from tests.server.rocket_harness import (
     BrokerHarness,
     Client,
     bodies_of,
+    pull_fields,
     records_of,
     running,
     send_fields,
@@ -107,6 +111,24 @@ async def test_expressions(peer: Client) -> None:
     for _ in range(2):  # a wrong one lets everything pass, as Java's brokers do (section 2.6)
         answer = await peer.pull(subscription="n = ", expressionType="SQL92")
         assert len(records_of(answer)) == 32
+
+
+async def test_filters_of_requests_are_cached_up_to_their_size(
+    broker_harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PULL_FILTERS_CHARS_CACHED", 200)
+    filters, group = PullFilters(broker_harness.state), Group(group_name="g")
+
+    def wanted(tag: str) -> PullFilter:
+        return filters.wanted(parse(PullHeader, pull_fields(subscription=tag)), group)
+
+    short = wanted("a")
+    assert wanted("a") is short
+    assert wanted("b" * 300) is not wanted("b" * 300)
+    assert wanted("a") is short
+    for letter in "cde":
+        wanted(letter * 100)
+    assert wanted("a") is not short
 
 
 async def test_expressions_and_the_limit_of_bytes(tmp_path: Path, clock: ManualClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Sequence
 
@@ -10,6 +11,7 @@ import pytest
 
 from coherer import _net as net
 from coherer import limits
+from coherer._common import machine
 from coherer._server.rocketmq.remoting import IDLE_MS, Channel, Refusal, RemotingServer
 from coherer._wire.rocketmq.codes import refused
 from coherer._wire.rocketmq.command import Command
@@ -252,6 +254,22 @@ async def test_connections_with_much_to_do_take_turns(harness: Harness, caller: 
     assert max(harness.batches) <= limits.REQUESTS_PER_TURN
     assert harness.remoting.catching_up == 0
     assert harness.remoting.at_once()[0] == limits.REQUESTS_PER_TURN
+
+
+async def test_a_connection_whose_requests_take_long_lets_others_go_first(
+    harness: Harness, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read can contain many filters, each of which takes a fifth of a second to compile."""
+    await caller.ask(ECHO)
+    # A request is begun with a look at the clock: each takes this long.
+    ticks_ns = itertools.count(0, limits.TURN_MS * 1_000_000 // 3)
+    monkeypatch.setattr(machine, "ticks_ns", lambda: next(ticks_ns))
+    answers = [caller.begin(BATCH, body=b"%d" % n) for n in range(20)]
+    async with asyncio.timeout(20):
+        done = await asyncio.gather(*answers)
+    assert [bytes(answer.body) for answer in done] == [b"%d" % n for n in range(20)], "in order"
+    assert sum(harness.batches) == 20
+    assert max(harness.batches) <= 4
 
 
 async def test_a_connection_that_closes_while_others_are_served(harness: Harness) -> None:

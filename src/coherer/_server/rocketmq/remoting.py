@@ -10,7 +10,7 @@ See docs/protocol/rocketmq.md, section 1.4.
   it returns None and calls `Channel.respond` itself, now or later.
 * The server sends requests, too. Each connection numbers them independently of the client's.
 * A connection that does not read its responses gets no further requests served until it does.
-* Connections with many pending requests take turns.
+* Connections with many pending requests take turns, and so do those whose requests take long.
 * A connection without traffic for two minutes is closed, as by Java.
 """
 
@@ -237,10 +237,11 @@ class Channel:
         remoting, connection = self._remoting, self.connection
         count_max, bytes_max = remoting.at_once()
         bytes_max += connection.unsent_bytes
+        until_ns = machine.ticks_ns() + limits.TURN_MS * 1_000_000
         served = 0
         for request in requests[:count_max]:
-            # One socket read can contain a thousand pulls of 256 KiB each.
-            if served and connection.unsent_bytes > bytes_max:
+            # One socket read can contain a thousand pulls of 256 KiB each, or many selectors.
+            if served and (connection.unsent_bytes > bytes_max or machine.ticks_ns() > until_ns):
                 break
             remoting.handle(self, request)
             served += 1

@@ -288,6 +288,7 @@ def _passes(record: memoryview, test: Callable[[Mapping[str, str]], bool]) -> bo
 
 
 _CACHED_MAX = 1024
+_BYTES_PER_CHAR_OF_TAGS, _BYTES_PER_CHAR_OF_SQL = 10, 200
 
 
 class PullFilter(msgspec.Struct, frozen=True):
@@ -312,6 +313,7 @@ class PullFilters:
         self._state = state
         self._filters = state.filters
         self._cached: dict[tuple[str, str | None, str | None], PullFilter] = {}
+        self._cached_chars = 0
 
     def wanted(self, header: PullHeader, group: Group) -> PullFilter:
         """The filter of a pull.
@@ -332,12 +334,21 @@ class PullFilters:
         wanted = self._cached.get(key)
         if wanted is None:
             wanted = self._build(header)
-            if len(self._cached) >= _CACHED_MAX:
-                self._cached.clear()
-            self._cached[key] = wanted
+            self._keep(key, wanted)
         elif not self._is_tags(header.expression_type):
             self._check_allowed(header.expression_type)
         return wanted
+
+    def _keep(self, key: tuple[str, str | None, str | None], wanted: PullFilter) -> None:
+        chars = sum(len(text or "") for text in key)
+        if chars > limits.PULL_FILTERS_CHARS_CACHED:
+            return
+        too_long = self._cached_chars + chars > limits.PULL_FILTERS_CHARS_CACHED
+        if too_long or len(self._cached) >= _CACHED_MAX:
+            self._cached.clear()
+            self._cached_chars = 0
+        self._cached[key] = wanted
+        self._cached_chars += chars
 
     def _build(self, header: PullHeader) -> PullFilter:
         kind = header.expression_type
@@ -433,9 +444,22 @@ _FOR_EVER_MS: Final = 1 << 63
 
 
 class SuspendedPull:
-    """A pull that waits for messages until `deadline_ms`."""
+    """A pull that waits for messages until `deadline_ms`.
 
-    __slots__ = ("channel", "deadline_ms", "header", "request", "wanted")
+    Attributes:
+        bytes: the size of its request.
+        filter_bytes: the size of the filter in its request, about.
+    """
+
+    __slots__ = (
+        "bytes",
+        "channel",
+        "deadline_ms",
+        "filter_bytes",
+        "header",
+        "request",
+        "wanted",
+    )
 
     def __init__(
         self, channel: Channel, request: Command, header: PullHeader, wanted: PullFilter
@@ -445,6 +469,13 @@ class SuspendedPull:
         self.header = header
         self.wanted = wanted
         self.deadline_ms = 0
+        request.body = bytes(request.body)  # not the whole socket read
+        texts = (*request.fields, *request.fields.values(), request.remark or "")
+        self.bytes = sum(map(len, texts)) + len(request.body)
+        self.filter_bytes = 0
+        if header.sys_flag & SUBSCRIPTION:
+            per_char = _BYTES_PER_CHAR_OF_TAGS if wanted.test is None else _BYTES_PER_CHAR_OF_SQL
+            self.filter_bytes = per_char * len(header.subscription or "")
 
     @property
     def queue(self) -> tuple[str, int]:
@@ -470,7 +501,8 @@ class LongPolling:
         self._suspended: dict[tuple[str, int], dict[SuspendedPull, None]] = {}
         self._by_channel: dict[Channel, dict[SuspendedPull, None]] = {}
         self._ended: deque[SuspendedPull] = deque()  # resumed, but not answered yet
-        self._count = 0
+        self._count = self._bytes = 0
+        self._holders: dict[int, int] = {}  # by the identity of a filter: how many pulls have it
         state.core.on_arrival(self.arrived)
 
     def __len__(self) -> int:
@@ -488,7 +520,7 @@ class LongPolling:
             Refusal: too many pulls are suspended; Java refuses like this when a request queue is
             full (section 1.4).
         """
-        if self._count >= limits.WAITING_PULLS_MAX:
+        if self._count >= limits.WAITING_PULLS_MAX or not self._hold(pull):
             raise Refusal(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         options, header = self._state.options, pull.header
         wait_ms = (header.suspend_ms or 0) if options.long_polling else options.short_polling_ms
@@ -496,6 +528,22 @@ class LongPolling:
         self._suspended.setdefault(pull.queue, {})[pull] = None
         self._by_channel.setdefault(pull.channel, {})[pull] = None
         self._count += 1
+
+    def _hold(self, pull: SuspendedPull) -> bool:
+        """Count the memory of a pull; returns False if there is not enough."""
+        holders = self._holders.get(id(pull.wanted), 0)
+        size = pull.bytes + (0 if holders else pull.filter_bytes)
+        if self._bytes + size > limits.WAITING_PULLS_BYTES_MAX:
+            return False
+        self._bytes += size
+        self._holders[id(pull.wanted)] = holders + 1
+        return True
+
+    def _release(self, pull: SuspendedPull) -> None:
+        holders = self._holders.pop(id(pull.wanted)) - 1
+        self._bytes -= pull.bytes + (0 if holders else pull.filter_bytes)
+        if holders:
+            self._holders[id(pull.wanted)] = holders
 
     def arrived(
         self,
@@ -570,6 +618,7 @@ class LongPolling:
 
     def _forget(self, one: SuspendedPull) -> None:
         self._count -= 1
+        self._release(one)
         _drop(self._suspended, one.queue, one)
         _drop(self._by_channel, one.channel, one)
 

@@ -349,6 +349,8 @@ _log = Log(logging.getLogger(__name__))
 
 CACHED: Final = 100
 """Number of texts whose compiled selector or error is cached, as in Java."""
+CACHED_CHARS: Final = 4096
+"""Longer texts are not cached: compiled, they take up to 200 bytes for each character."""
 
 
 class CompiledSelector:
@@ -396,15 +398,17 @@ def compile_selector(text: str) -> CompiledSelector:
     """
     if len(text) > SELECTOR_CHARS_MAX:
         raise SelectorError(f"It has {len(text)} characters; {SELECTOR_CHARS_MAX} are allowed.")
-    found = _compiled(text)
+    found = _compiled(text) if len(text) <= CACHED_CHARS else _compile(text)
     if isinstance(found, CompiledSelector):
         return found
     raise SelectorError(*found)
 
 
-@lru_cache(maxsize=CACHED)
-def _compiled(text: str) -> CompiledSelector | tuple[str, str]:
+def _compile(text: str) -> CompiledSelector | tuple[str, str]:
     try:
         return CompiledSelector(text)
     except SelectorError as error:
         return error.reason, error.java_class
+
+
+_compiled: Final = lru_cache(maxsize=CACHED)(_compile)
