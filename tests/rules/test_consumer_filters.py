@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from coherer import limits
 from coherer._rules.rocketmq.clients import GroupSubscription
 from coherer._rules.rocketmq.consumer_filters import (
     CLEAN_AFTER_MS,
@@ -269,3 +270,27 @@ def test_a_filter_that_was_cleaned_comes_back(filters: ConsumerFilters) -> None:
     filters.register("g", [sql("u")], now_ms=3)
     assert known(filters).is_dead
     assert not known(filters, "u").is_dead
+
+
+def test_all_expressions_together_are_bounded(
+    filters: ConsumerFilters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "FILTERS_CHARS_MAX", 100)
+    for number in range(4):
+        filters.register(f"g{number}", [sql(expression="a" * 25)], now_ms=number)
+    filters.unregister("g2", now_ms=5)
+    filters.unregister("g1", now_ms=6)
+    filters.register("g2", [sql(expression="a" * 25)], now_ms=7)  # is alive again
+    filters.register("new", [sql(expression="b" * 25)], now_ms=8)
+    assert filters.get("t", "g1") is None, "it died first"
+    assert {one.group for one in filters.of_topic("t")} == {"g0", "g2", "g3", "new"}
+    filters.register("late", [sql(expression="c" * 25)], now_ms=9)
+    assert filters.get("t", "late") is None
+    assert "is not kept" in caplog.text
+    filters.register("g0", [sql(expression="d", version=11)], now_ms=9)
+    filters.register("late", [sql(expression="c" * 24)], now_ms=9)
+    assert known(filters, group="late").expression == "c" * 24
+    again = ConsumerFilters(compiled, bits)
+    again.load(filters.dump(9), now_ms=10)
+    again.register("more", [sql(expression="e" * 90)], now_ms=11)
+    assert [one.group for one in again.of_topic("t")] == ["more"]

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from coherer import limits
 from coherer._rules.common.topics import Topic
-from coherer._rules.rocketmq.clients import EXPIRED_MS
+from coherer._rules.rocketmq.clients import EXPIRED_MS, LIFE_MS
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
@@ -457,3 +458,92 @@ async def test_locks_outlive_a_restart(tmp_path: Path) -> None:
     fourth = await Harness(tmp_path, clock, RocketOptions()).start()
     assert await lock(await fourth.dial(), "three") == [queue]
     await fourth.stop()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 256, "tab\t"])
+async def test_names_that_nobody_may_have(harness: Harness, client: Client, name: str) -> None:
+    for beat in (
+        heartbeat(name),
+        heartbeat("me", [consumer(name, tags("t"))]),
+        heartbeat("me", None, name),
+    ):
+        answer = await client.beat(beat)
+        assert answer.code == 1
+        assert "has at most 255 characters" in str(answer.remark)
+    assert name not in harness.state.groups
+    assert harness.state.group(name) is None
+    assert f"%RETRY%{name}" not in harness.state.topics
+    assert (await client.consume("a group.with-signs", tags("t"))).code == 0
+
+
+async def test_a_full_broker_keeps_the_clients_that_it_has(
+    harness: Harness, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.beat(heartbeat("me", [consumer("g", tags("t"))], "p"))
+    monkeypatch.setattr(limits, "CLIENTS_MAX", 1)
+    refused = await client.consume("h", tags("t"))
+    assert (refused.code, "no room" in str(refused.remark)) == (1, True)
+    assert (await client.beat(heartbeat("me", None, "q"))).code == 1
+    assert (await client.beat(heartbeat("me", [consumer("g", tags("t"))], "p"))).code == 0
+    await client.ask(35, {"clientID": "me", "consumerGroup": "g", "producerGroup": "p"})
+    assert (await client.beat(heartbeat("me", [consumer("h", tags("t"))], "q"))).code == 0
+    assert harness.state.consumers.get("g") is None
+
+
+async def test_all_subscriptions_together_are_bounded(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_CHARS_MAX", 1_000)
+    tag = tags("t", subString="x" * 300, tagsSet=["x" * 100], codeSet=[1, 2])
+    assert (await client.consume("g", tag)).code == 0
+    assert (await client.consume("h", tag)).code == 1
+    assert (await client.consume("g", tag)).code == 0, "it stays as it is"
+    assert (await client.consume("g", tags("t"), client_id="other")).code == 0
+    assert (await client.consume("h", tag)).code == 1, "the group still has the long subscription"
+    await client.ask(35, {"clientID": "me", "consumerGroup": "g"})
+    assert (await client.consume("h", tag)).code == 0
+
+
+async def test_so_many_groups_are_created_by_their_use(
+    harness: Harness, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.consume("old", tags("t"))
+    monkeypatch.setattr(limits, "GROUPS_MAX", len(harness.state.groups))
+    for group in ("new", "CID_RMQ_SYS_new"):
+        assert (await client.consume(group, tags("t"))).code == 0
+        assert group not in harness.state.groups
+        assert f"%RETRY%{group}" not in harness.state.topics
+    assert harness.state.group("old") is not None
+    harness.state.groups.put(Group(group_name="by-hand"), 0)
+    assert harness.state.group("by-hand") is not None
+
+
+async def test_so_many_locks_are_granted(
+    harness: Harness, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOCKS_MAX", 3)
+
+    async def lock(code: int, client_id: str, *numbers: int) -> list[int]:
+        queues = [Queue("t", "broker-a", number) for number in numbers]
+        body = bodies.LockBatch(consumer_group="g", client_id=client_id, queues=queues)
+        answer = await client.ask(code, body=body.encode())
+        assert answer.code == 0
+        return [one.id for one in bodies.LockedBatch.decode(answer.body or b"{}").queues]
+
+    assert await lock(LOCK, "me", 0, 1, 2, 3) == [0, 1, 2]
+    assert await lock(LOCK, "me", 2, 1, 0) == [2, 1, 0], "renewed"
+    assert await lock(LOCK, "other", 4) == []
+    await lock(UNLOCK, "me", 0)
+    assert await lock(LOCK, "other", 4) == [4]
+    harness.clock.advance(LIFE_MS + 1)
+    harness.clients.upkeep.tick()
+    assert await lock(LOCK, "other", 5, 6, 7, 8) == [5, 6, 7]
+
+
+async def test_a_lock_needs_names(harness: Harness, client: Client) -> None:
+    """Without them it would look like the end of a slave's minute in the file."""
+    for group, client_id in (("", ""), ("g", ""), ("", "me"), ("g", "a\nb")):
+        queues = [Queue("t", "broker-a", 0)]
+        body = bodies.LockBatch(consumer_group=group, client_id=client_id, queues=queues)
+        assert (await client.ask(LOCK, body=body.encode())).code == 1
+    assert harness.state.locks.dump() == []

@@ -8,6 +8,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from coherer import limits
+from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.groups import Group
 from coherer._server.core.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock
 from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
@@ -38,10 +41,10 @@ async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client)
         answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=position))
         assert (answer.code, answer.remark) == (0, None)
         assert await offset(peer, QUERY_OFFSET, of_group()) == position
-    peer.send_oneway(UPDATE_OFFSET, of_group(queueId=9, commitOffset=1))
-    assert await offset(peer, QUERY_OFFSET, of_group(queueId=9)) == 1
+    peer.send_oneway(UPDATE_OFFSET, of_group(queueId=3, commitOffset=1))
+    assert await offset(peer, QUERY_OFFSET, of_group(queueId=3)) == 1
     answer = await peer.ask(ALL_OFFSETS)
-    assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3,9:1}}}'
+    assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3,3:1}}}'
 
 
 async def test_a_member_that_has_not_noticed_the_deletion_of_a_topic_leaves_no_position(
@@ -54,6 +57,42 @@ async def test_a_member_that_has_not_noticed_the_deletion_of_a_topic_leaves_no_p
     answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=1))
     assert (answer.code, answer.remark) == (17, "topic[demo] not exist")
     assert bytes((await peer.ask(ALL_OFFSETS)).body) == b'{"offsetTable":{}}'
+
+
+@pytest.mark.parametrize("number", [-1, 4, 2**31 - 1])
+async def test_queues_that_do_not_exist_get_no_position(peer: Client, number: int) -> None:
+    await peer.send()
+    answer = await peer.ask(UPDATE_OFFSET, of_group(queueId=number, commitOffset=1))
+    assert answer.code == 1
+    assert "no such queue" in str(answer.remark)
+    assert bytes((await peer.ask(ALL_OFFSETS)).body) == b'{"offsetTable":{}}'
+
+
+async def test_a_queue_that_was_taken_away_can_be_read_to_its_end(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    await peer.send(e=3)
+    broker_harness.state.topics.put(Topic(name="demo", read_queues=4, write_queues=1), 0)
+    broker_harness.state.topics.put(Topic(name="demo", read_queues=1, write_queues=1), 0)
+    assert (await peer.ask(UPDATE_OFFSET, of_group(queueId=3, commitOffset=1))).code == 0
+
+
+async def test_so_many_groups_have_positions(
+    broker_harness: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.send()
+    monkeypatch.setattr(limits, "GROUPS_MAX", 1)
+
+    async def commit(group: str, number: int = 0) -> int:
+        fields = of_group(consumerGroup=group, queueId=number, commitOffset=1)
+        return (await peer.ask(UPDATE_OFFSET, fields)).code
+
+    assert await commit("first") == 0
+    assert await commit("second") == 26
+    assert await commit("first", 1) == 0
+    broker_harness.state.groups.put(Group(group_name="second"), 0)
+    assert await commit("second") == 0, "an administrator has created it"
+    assert await commit("a\nb") == 26
 
 
 async def test_a_client_can_ask_whether_a_group_has_an_offset(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from coherer import limits
 from coherer._record.batches import encode_batch_item
 from coherer._record.ids import decode_offset_id
 from coherer._record.properties import decode, encode
@@ -195,6 +196,48 @@ async def test_the_broker_chooses_a_queue(broker_harness: BrokerHarness, peer: C
     assert {answer.code for answer in answers} == {0}
     assert len(chosen) > 1
     assert chosen <= {0, 1, 2, 3}
+
+
+async def test_a_topic_without_queues_to_choose_from(
+    peer: Client, broker_harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic, read_queues in (("empty", 0), ("read-only", 4)):
+        made = Topic(name=topic, read_queues=read_queues, write_queues=0)
+        broker_harness.state.topics.put(made, 0)
+        answer = await peer.send(b=topic, e=-1)
+        assert answer.code == 1
+        assert str(answer.remark).startswith("request queueId[-1] is illegal")
+    assert caplog.text == ""
+
+
+async def test_so_many_topics_are_created_by_sends(
+    peer: Client, broker_harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = broker_harness.state.topics
+    await peer.send(b="old")
+    ordinary = [one.name for one in topics if not topics.is_internal(one.name)]
+    monkeypatch.setattr(limits, "TOPICS_MAX", len(ordinary) + 1)
+    assert (await peer.send(b="new")).code == 0
+    for _ in range(2):
+        answer = await peer.send(b="newer")
+        assert (answer.code, "already" in str(answer.remark)) == (17, True)
+    assert "newer" not in topics
+    assert (await peer.send(b="old")).code == 0
+    assert (await peer.send(b="%RETRY%g")).code == 0, "that of a group, which has its own limit"
+    topics.put(Topic(name="by-hand", read_queues=1, write_queues=1), 0)
+    assert (await peer.send(b="by-hand")).code == 0
+    topics.remove("old", 0)
+    topics.remove("by-hand", 0)
+    assert (await peer.send(b="newer")).code == 0
+
+
+async def test_a_retry_topic_without_a_group_is_not_created(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with running(tmp_path, clock, auto_create_groups=False) as harness:
+        peer = await harness.dial()
+        assert (await peer.send(b="%RETRY%g")).code == 26
+        assert "%RETRY%g" not in harness.state.topics
 
 
 async def test_invalid_numbers(peer: Client, broker_harness: BrokerHarness) -> None:

@@ -162,6 +162,10 @@ class OffsetTable:
         """All groups with a position."""
         return set(self._groups)
 
+    def group_count(self) -> int:
+        """The number of groups with a position."""
+        return len(self._groups)
+
     def groups_of(self, topic: str) -> list[str]:
         """All groups with a position in a topic."""
         return [group for group, topics in self._groups.items() if topic in topics]

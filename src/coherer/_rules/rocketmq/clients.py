@@ -36,6 +36,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from coherer import limits
 from coherer._common.consumer_problems import described
 from coherer._common.logs import Log
 from coherer._record.system_topics import RETRY_PREFIX
@@ -47,6 +48,8 @@ C = TypeVar("C", bound=Hashable)
 
 EXPIRED_MS = 120_000
 """A client without a heartbeat for longer is dropped."""
+
+_CHARS_PER_CODE: Final = 8
 
 TAG = "TAG"
 ALL = "*"
@@ -72,6 +75,12 @@ class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
     codes: frozenset[int] = frozenset()
     class_filter: bool = False
 
+    @property
+    def chars(self) -> int:
+        """Its size, about."""
+        words = sum(map(len, self.tags)) + _CHARS_PER_CODE * len(self.codes)
+        return len(self.topic) + len(self.expression) + words
+
 
 class ClientInfo(msgspec.Struct, Generic[C]):
     """A client of a group.
@@ -82,6 +91,7 @@ class ClientInfo(msgspec.Struct, Generic[C]):
         version: its version number.
         updated_ms: the time of its last heartbeat.
         topics: its topics and filters as text, without the group's retry topic.
+        chars: the size of its subscriptions.
     """
 
     channel: C
@@ -90,6 +100,7 @@ class ClientInfo(msgspec.Struct, Generic[C]):
     version: int
     updated_ms: int
     topics: str = ""
+    chars: int = 0
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
@@ -137,9 +148,10 @@ class ConsumerGroup(Generic[C]):
         subscriptions: by topic.
         members: by channel, in the order of joining.
         updated_ms: the time of the last heartbeat.
+        chars_max: the largest size of its subscriptions.
     """
 
-    __slots__ = ("members", "name", "settings", "subscriptions", "updated_ms")
+    __slots__ = ("chars_max", "members", "name", "settings", "subscriptions", "updated_ms")
 
     def __init__(self, name: str, settings: GroupSettings) -> None:
         self.name = name
@@ -147,6 +159,7 @@ class ConsumerGroup(Generic[C]):
         self.subscriptions: dict[str, GroupSubscription] = {}
         self.members: dict[C, ClientInfo[C]] = {}
         self.updated_ms = 0
+        self.chars_max = 0
 
     @property
     def channels(self) -> tuple[C, ...]:
@@ -284,6 +297,18 @@ class ConsumerManager(Generic[C]):
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup[C]] = {}
         self._of_channel: dict[C, set[str]] = {}
+        self._count = self._chars = 0
+
+    def has_room(self, group: str, channel: C, subscriptions: Iterable[GroupSubscription]) -> bool:
+        """Whether a consumer may be registered; one that is known may always stay as it is."""
+        found = self._groups.get(group)
+        known = None if found is None else found.members.get(channel)
+        chars = sum(one.chars for one in subscriptions)
+        if known is not None and chars <= known.chars:
+            return True
+        is_full = known is None and self._count >= limits.CLIENTS_MAX
+        # Its member keeps them, and its group, too.
+        return not is_full and self._chars + 2 * chars <= limits.SUBSCRIPTIONS_CHARS_MAX
 
     def get(self, group: str) -> ConsumerGroup[C] | None:
         """The group, or None if it has no members."""
@@ -328,7 +353,11 @@ class ConsumerManager(Generic[C]):
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = ConsumerGroup(group, settings)
+        before = found.members.get(info.channel)
+        self._chars -= 0 if before is None else before.chars
         joined = found.see(info, settings)
+        self._count += joined
+        self._weigh(found, found.members[info.channel], subscriptions)
         self._of_channel.setdefault(info.channel, set()).add(found.name)  # one text for all
         found.compare(info.channel, subscriptions)
         changed = found.subscribe(subscriptions) or joined
@@ -379,8 +408,22 @@ class ConsumerManager(Generic[C]):
                 self._emptied(group)
         return list(dict.fromkeys(gone))
 
+    def _weigh(
+        self,
+        group: ConsumerGroup[C],
+        member: ClientInfo[C],
+        subscriptions: Iterable[GroupSubscription],
+    ) -> None:
+        member.chars = sum(one.chars for one in subscriptions)
+        more = max(member.chars - group.chars_max, 0)
+        group.chars_max += more
+        self._chars += member.chars + more
+
     def _drop(self, group: ConsumerGroup[C], channel: C) -> None:
-        group.members.pop(channel, None)
+        member = group.members.pop(channel, None)
+        if member is not None:
+            self._count -= 1
+            self._chars -= member.chars
         groups = self._of_channel.get(channel)
         if groups is not None:
             groups.discard(group.name)
@@ -389,6 +432,7 @@ class ConsumerManager(Generic[C]):
 
     def _emptied(self, group: ConsumerGroup[C]) -> Unregistered:
         del self._groups[group.name]
+        self._chars -= group.chars_max
         _log.info("Group %s has no members left", group.name, group=group.name)
         return Unregistered(group.name)
 
@@ -409,7 +453,11 @@ class ProducerManager(Generic[C]):
         self._groups: dict[str, dict[C, ClientInfo[C]]] = {}
         self._channels: dict[str, C] = {}
         self._of_channel: dict[C, set[str]] = {}
-        self._turn = 0
+        self._turn = self._count = 0
+
+    def has_room(self, group: str, channel: C) -> bool:
+        """Whether a producer may be registered; one that is known always may."""
+        return self._count < limits.CLIENTS_MAX or channel in self._groups.get(group, ())
 
     def __iter__(self) -> Iterator[ClientInfo[C]]:
         """All producers, once for each of their groups."""
@@ -436,6 +484,7 @@ class ProducerManager(Generic[C]):
             known.updated_ms = info.updated_ms
             return
         members[info.channel] = info
+        self._count += 1
         self._channels[info.client_id] = info.channel
         self._of_channel.setdefault(info.channel, set()).add(sys.intern(group))  # one text for all
         _log.info(
@@ -448,6 +497,7 @@ class ProducerManager(Generic[C]):
         info = members.pop(channel, None)
         if info is None:
             return
+        self._count -= 1
         if not members:
             del self._groups[group]
         groups = self._of_channel[channel]
@@ -555,6 +605,7 @@ class QueueLocks(Generic[Q]):
     def __init__(self, life_ms: int = LIFE_MS) -> None:
         self._life_ms = life_ms
         self._groups: dict[str, dict[Q, _Lock]] = {}
+        self._count = 0
         self._inherited_ms: int | None = None
         self.changes = 0
 
@@ -569,7 +620,7 @@ class QueueLocks(Generic[Q]):
             if (group, client_id) == INHERITED:
                 self.inherit(now_ms)
             for queue in queues:
-                self._groups.setdefault(group, {})[queue] = _Lock(client_id, now_ms)
+                self._add(self._groups.setdefault(group, {}), queue, client_id, now_ms)
                 self.changes += 1
 
     def dump(self) -> list[tuple[str, str, list[Q]]]:
@@ -588,10 +639,19 @@ class QueueLocks(Generic[Q]):
         granted: list[Q] = []
         for queue in dict.fromkeys(queues):
             lock = held.get(queue)
+            if lock is None and self._count >= limits.LOCKS_MAX:
+                _log.error(
+                    "Group %s gets no further locks: this broker has %d",
+                    group,
+                    self._count,
+                    about="locks",
+                    group=group,
+                )
+                break
             if lock is None and self._inherited_ms is not None:
-                lock = held[queue] = _Lock("", self._inherited_ms)
+                lock = self._add(held, queue, "", self._inherited_ms)
             if lock is None:
-                held[queue] = _Lock(client_id, now_ms)
+                self._add(held, queue, client_id, now_ms)
                 self.changes += 1
             elif lock.client_id == client_id or self._is_over(lock, now_ms):
                 self.changes += lock.client_id != client_id
@@ -603,6 +663,11 @@ class QueueLocks(Generic[Q]):
                 continue
             granted.append(queue)
         return granted
+
+    def _add(self, held: dict[Q, _Lock], queue: Q, client_id: str, now_ms: int) -> _Lock:
+        self._count += queue not in held
+        held[queue] = _Lock(client_id, now_ms)
+        return held[queue]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Q]) -> list[str]:
         """Release those of these locks that the client owns.
@@ -616,6 +681,7 @@ class QueueLocks(Generic[Q]):
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self._count -= 1
                 self.changes += 1
                 refused.update(lock.refused)
         if not held:
@@ -641,6 +707,7 @@ class QueueLocks(Generic[Q]):
             for queue, lock in list(held.items()):
                 if self._is_over(lock, now_ms):
                     del held[queue]
+                    self._count -= 1
                     self.changes += 1
                     if lock.refused:
                         freed.setdefault(group, {}).update(lock.refused)

@@ -7,6 +7,8 @@ groups:
 
 * When a group disappears or unsubscribes from a topic, its filter becomes dead; the next heartbeat
   with the same or a newer version revives it. After a day it is deleted.
+* All expressions have `FILTERS_CHARS_MAX` characters at most: for a new one those that died first
+  are deleted, and if all are alive, it is not kept.
 * A newer version with another expression replaces the filter. If it does not compile, the filter is
   deleted, and pulls that refer to it are refused. An older version is ignored.
 
@@ -22,6 +24,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from coherer import limits
 from coherer._common.logs import Log
 from coherer._rules.common.java_json import parse_file
 from coherer._rules.rocketmq.clients import TAG, GroupSubscription
@@ -116,6 +119,8 @@ class ConsumerFilters:
         self._bits = bits
         self._filters: dict[str, dict[str, Filter]] = {}
         self._topics_of: dict[str, set[str]] = {}  # by group, with filters dead or alive
+        self._died: dict[tuple[str, str], None] = {}  # in that order; some are alive again
+        self._chars = 0
 
     def get(self, topic: str, group: str) -> Filter | None:
         """The filter, dead or alive, or None."""
@@ -229,6 +234,8 @@ class ConsumerFilters:
         if all(one.bloom is not None and one.bloom.like(model) for one in everything):
             self._filters = {topic: filters for topic, filters in read.items() if filters}
             self._topics_of = {}
+            self._chars = sum(len(one.expression) for one in everything)
+            self._died = {(one.topic, one.group): None for one in everything}
             for one in everything:
                 self._topics_of.setdefault(one.group, set()).add(one.topic)
         else:
@@ -244,17 +251,43 @@ class ConsumerFilters:
         old = self.get(topic, group)
         if old is not None and not _replaces(subscription, bloom, old):
             return
+        if old is not None:
+            self._remove(topic, group)
+        if not self._make_room(subscription):
+            return
         new = self.build(group, subscription, now_ms)
         if new is not None:
             new.bloom = bloom
             self._filters.setdefault(topic, {})[group] = new
             self._topics_of.setdefault(group, set()).add(topic)
-        elif old is not None:
-            self._remove(topic, group)
+            self._chars += len(new.expression)
+
+    def _make_room(self, subscription: GroupSubscription) -> bool:
+        """Delete filters that died first, if there are too many; returns whether one more fits."""
+        left = limits.FILTERS_CHARS_MAX - len(subscription.expression)
+        while self._chars > left >= 0 and self._died:
+            topic, group = next(iter(self._died))
+            del self._died[topic, group]
+            found = self.get(topic, group)
+            if found is not None and found.is_dead:
+                self._remove(topic, group)
+        if self._chars <= left:
+            return True
+        _log.error(
+            "The selector %.200r for topic %s is not kept, and its consumers get no messages: "
+            "those of all groups have more than %d characters",
+            subscription.expression,
+            subscription.topic,
+            limits.FILTERS_CHARS_MAX,
+            about="selectors",
+            topic=subscription.topic,
+        )
+        return False
 
     def _remove(self, topic: str, group: str) -> None:
         filters, topics = self._filters[topic], self._topics_of[group]
-        del filters[group]
+        self._chars -= len(filters.pop(group).expression)
+        self._died.pop((topic, group), None)
         topics.discard(topic)
         if not filters:
             del self._filters[topic]
@@ -266,6 +299,8 @@ class ConsumerFilters:
             found = self._filters[topic][group]
             if not found.is_dead:
                 found.dead_ms = now_ms
+                self._died.pop((topic, group), None)
+                self._died[topic, group] = None
 
     def _filter(self, topic: str, group: str, entry: _Entry, now_ms: int) -> Filter:
         subscription = GroupSubscription(

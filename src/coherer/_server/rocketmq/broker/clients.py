@@ -32,7 +32,7 @@ from coherer._rules.rocketmq.clients import (
     Registered,
     Unregistered,
 )
-from coherer._server.rocketmq.broker.state import RocketState, expression_fault
+from coherer._server.rocketmq.broker.state import RocketState, expression_fault, is_name
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -50,6 +50,8 @@ from coherer.errors import DamagedStoreError
 
 _SUPPORTED: Final = f"{FEATURE_TIMERS},{FEATURE_ENDS_ONCE},{FEATURE_HALF_BATCHES}"
 _log = Log(logging.getLogger(__name__))
+
+_FULL: Final = "this broker has no room for further clients or longer subscriptions"
 
 FILTERS_FILE: Final = "consumerFilter.json"
 LOCKS_FILE: Final = "queueLocks.json"
@@ -84,18 +86,18 @@ class ClientHandler:
 
         Raises:
             ProtocolError: the body is not a heartbeat.
-            Refusal: the client or one of its groups has no name; the groups before that one are
-                registered.
+            Refusal: the client or one of its groups has no name, or a bad one, or the broker has
+                too many clients; the groups before that one are registered.
         """
         data = bodies.HeartbeatData.decode(request.body)
-        if not data.client_id:
-            remark = "java.lang.NullPointerException: no client's id"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        _checked_name(data.client_id, "client's id")
         _check_selectors(data)
         for consumer in data.consumer_data_set:
             self._register_consumer(consumer, self._client(channel, request, data.client_id))
         for producer in data.producer_data_set:
-            group = _named(producer.group_name)
+            group = _checked_name(producer.group_name, "group's name")
+            if not self._state.producers.has_room(group, channel):
+                raise Refusal(ResponseCode.SYSTEM_ERROR, _FULL)
             self._state.producers.register(group, self._client(channel, request, data.client_id))
         features = {FEATURES: _SUPPORTED} if FEATURES in request.fields else {}
         return Command(ResponseCode.SUCCESS, fields=features)
@@ -123,7 +125,10 @@ class ClientHandler:
 
     def _register_consumer(self, data: bodies.ConsumerData, client: ClientInfo[Channel]) -> None:
         state = self._state
-        group = _named(data.group_name)
+        group = _checked_name(data.group_name, "group's name")
+        wanted = [_subscription(one, client.updated_ms) for one in data.subscription_data_set]
+        if not state.consumers.has_room(group, client.channel, wanted):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _FULL)
         settings = state.group(group)
         notify = True
         if settings is not None:
@@ -135,7 +140,6 @@ class ClientHandler:
                 sys_flag=UNIT_SUB if data.unit_mode else 0,
             )
         found = GroupSettings(data.consume_type, data.message_model, data.consume_from_where)
-        wanted = [_subscription(one, client.updated_ms) for one in data.subscription_data_set]
         _, events = state.consumers.register(group, client, found, wanted, notify=notify)
         self._handle_events(events)
 
@@ -276,11 +280,12 @@ class ClientHandler:
 
         Raises:
             ProtocolError: the body is invalid.
+            Refusal: group or client have no name, or a bad one.
         """
         wanted = bodies.LockBatch.decode(request.body)
-        granted = self._state.locks.lock(
-            wanted.consumer_group, wanted.client_id, wanted.queues, self._state.now_ms()
-        )
+        group = _checked_name(wanted.consumer_group, "group's name")
+        client_id = _checked_name(wanted.client_id, "client's id")
+        granted = self._state.locks.lock(group, client_id, wanted.queues, self._state.now_ms())
         self._save_locks()
         return Command(ResponseCode.SUCCESS, body=bodies.LockedBatch(queues=granted).encode())
 
@@ -394,10 +399,15 @@ def _check_selectors(data: bodies.HeartbeatData) -> None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _named(group: str) -> str:
-    if not group:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: no group's name")
-    return group
+def _checked_name(name: str, kind: str) -> str:
+    if not name:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"java.lang.NullPointerException: no {kind}")
+    if not is_name(name):
+        remark = (
+            f"a {kind} has at most {limits.NAME_CHARS_MAX} characters, and no control characters"
+        )
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+    return name
 
 
 def _is_tag(kind: str) -> bool:

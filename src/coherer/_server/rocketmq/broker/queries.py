@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 
+from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.layout import decode, store_ms_of
 from coherer._rules.common.origins import topic_of
 from coherer._rules.rocketmq.acl import SUB
-from coherer._server.rocketmq.broker.state import RocketState
+from coherer._server.rocketmq.broker.state import RocketState, is_name
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.bodies.admin import ZERO_FIELD
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -73,11 +74,14 @@ class OffsetHandler:
         """UPDATE_CONSUMER_OFFSET (15): commit an offset, which may be any, as in Java.
 
         Raises:
-            Refusal: see `RocketState.commit`.
+            Refusal: there is no such queue, or there are too many groups; see also
+                `RocketState.commit`.
         """
         header = parse(UpdateOffsetHeader, request.fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         before = self._state.offsets.find(group, topic, queue_id)
+        if before is None:
+            self._check_new(header)
         old = -1 if before is None else before.offset
         self._state.commit(group, topic, queue_id, header.commit_offset)
         if old != header.commit_offset and self._state.consumers.get(group) is None:
@@ -95,6 +99,22 @@ class OffsetHandler:
                 peer=channel.peer,
             )
         return Command(ResponseCode.SUCCESS)
+
+    def _check_new(self, header: UpdateOffsetHeader) -> None:
+        """Refuse a position that nobody can need: positions are kept for weeks."""
+        state, group, queue_id = self._state, header.consumer_group, header.queue_id
+        topic = state.topics.get(header.topic)
+        # A queue that was taken away has messages to read.
+        if topic is not None and not (
+            topic.has_partition(queue_id) or state.store.queue_range(topic.name, queue_id)[1] > 0
+        ):
+            remark = f"queueId[{queue_id}] is illegal, topic[{topic.name}] has no such queue"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        is_new = group not in state.groups and not state.offsets.topics_of(group)
+        if is_new and (not is_name(group) or state.offsets.group_count() >= limits.GROUPS_MAX):
+            remark = f"subscription group not exist, {group}: its name is invalid, or there are "
+            remark += f"{limits.GROUPS_MAX} others"
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
 
     def search(self, _: Channel, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the message stored nearest to a time."""

@@ -160,9 +160,9 @@ class LocalRegistrar:
 
     Unlike a remote name server, it forgets a topic as soon as the broker has deleted it.
 
-    One turn of the event loop can create hundreds of topics, and each registration has all of them.
-    So changes are registered once, at the beginning of the next turn: before a client that has received
-    the answer to a change can ask for the topic.
+    One turn of the event loop can create hundreds of topics, and each registration has all of
+    them. So changes are registered once, at the beginning of the next turn: before a client that
+    has received the answer to a change can ask for the topic.
 
     Args:
         ordered: returns the name server's ordered topics; None while it has none configured.

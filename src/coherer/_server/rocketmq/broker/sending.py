@@ -11,6 +11,7 @@ every check in Java's order.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -26,6 +27,7 @@ from coherer._record.system_topics import HALF_TOPIC, RETRY_PREFIX
 from coherer._rules.common.origins import RESERVED_TOPICS, Origin, OriginError
 from coherer._rules.common.topics import UNIT, UNIT_SUB, WRITE, Topic
 from coherer._rules.rocketmq.delays import delay_level, delayed
+from coherer._rules.rocketmq.groups import Group
 from coherer._rules.rocketmq.timers import any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional, with_count
 from coherer._server.options.rocketmq import RocketOptions
@@ -230,7 +232,9 @@ class SendHandler:
         if header.topic in RESERVED_TOPICS:
             raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(header.topic))
         topic = known or self._create(header, now_ms)
-        if header.queue_id >= max(topic.write_queues, topic.read_queues):
+        # A negative one lets the broker choose, if there is one to choose.
+        lowest = -sys.maxsize if topic.write_queues else 0
+        if not lowest <= header.queue_id < max(topic.write_queues, topic.read_queues):
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{header.queue_id}] is illegal, {topic.text()} "
@@ -262,6 +266,14 @@ class SendHandler:
     def _create(self, header: SendHeader, now_ms: int) -> Topic:
         state = self._state
         retry = header.topic.startswith(RETRY_PREFIX)
+        if retry:
+            self._group_of(header.topic)
+        elif not state.may_create_topic():
+            remark = (
+                f"topic[{header.topic}] not exist, and this broker has {limits.TOPICS_MAX} topics "
+                "already: an administrator can create it"
+            )
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         sys_flag = (UNIT_SUB if retry else UNIT) if header.unit_mode else 0
         topic = state.topics.create_for_send(
             header.topic,
@@ -342,15 +354,23 @@ class SendHandler:
         """Whether a message sent to a retry topic has used up its retries."""
         if not header.topic.startswith(RETRY_PREFIX):
             return False
-        name = header.topic.removeprefix(RETRY_PREFIX)
+        tries = self._group_of(header.topic).retry_max_times
+        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
+            tries = header.max_reconsume_times
+        return header.reconsume_times >= tries
+
+    def _group_of(self, topic: str) -> Group:
+        """The group of a retry topic.
+
+        Raises:
+            Refusal: it does not exist.
+        """
+        name = topic.removeprefix(RETRY_PREFIX)
         group = self._state.group(name)
         if group is None:
             remark = f"subscription group not exist, {name} {FAQ}"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        tries = group.retry_max_times
-        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
-            tries = header.max_reconsume_times
-        return header.reconsume_times >= tries
+        return group
 
     def _batch(
         self, channel: Channel, request: Command, header: SendHeader, topic: Topic, queue_id: int

@@ -6,12 +6,15 @@ See docs/protocol/rocketmq.md, sections 2.12, 3.11, 6.11, 6.12 and 7.2.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
 
+from coherer import limits
+from coherer._common.logs import Log
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import WRITE
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
@@ -27,6 +30,8 @@ from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import SLAVE_FIELD
 from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import CohererError, UsageError
+
+_log = Log(logging.getLogger(__name__))
 
 SQL92: Final = "SQL92"
 _BLOOM: Final = BloomFilter()
@@ -75,6 +80,15 @@ def bloom_bits(text: str) -> BloomBits:
     BloomBits(bit_num=112, bit_pos=(5, 12, 92))
     """
     return BloomBits(_BLOOM.bits, _BLOOM.positions(text))
+
+
+def is_name(text: str) -> bool:
+    r"""Whether a client may name a group, or itself, so.
+
+    >>> is_name("readers"), is_name("a\nb"), is_name("a" * 300), is_name("")
+    (True, False, False, False)
+    """
+    return 0 < len(text) <= limits.NAME_CHARS_MAX and text.isprintable()
 
 
 _IN_MEMORY = 0.4
@@ -126,6 +140,7 @@ class RocketState:
         core.on_change(self._grow)
         core.on_idle_check(self._in_use)
         self._committed: set[tuple[str, str]] = set()
+        self._counted: tuple[DataVersion, int] | None = None  # topics, without internal ones
 
     def change(self, options: RocketOptions) -> None:
         """Replace the options, and announce the topics again if that changes their routes."""
@@ -156,8 +171,30 @@ class RocketState:
 
     def group(self, name: str) -> Group | None:
         """A group's settings; creates the group where that is allowed."""
+        found = self.groups.get(name)
+        if found is not None or not is_name(name):
+            return found
+        if len(self.groups) >= limits.GROUPS_MAX:
+            _log.warning(
+                "Group %s was not created: there are %d already. An administrator can create it",
+                name,
+                len(self.groups),
+                about="groups",
+                group=name,
+            )
+            return None
         auto_create = self.options.auto_create_groups
         return self.groups.find(name, self.now_ms(), auto_create=auto_create)
+
+    def may_create_topic(self) -> bool:
+        """Whether there are few enough topics that clients may create another one by using it."""
+        version = self.topics.version
+        if len(self.topics) < limits.TOPICS_MAX:
+            return True
+        if self._counted is None or self._counted[0] != version:
+            count = sum(not self.topics.is_internal(name) for name in self.topics.names())
+            self._counted = version, count
+        return self._counted[1] < limits.TOPICS_MAX
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit a group's offset for a client.
