@@ -164,11 +164,13 @@ class BrokerConnection:
 
     def _heartbeat(self, request: Request) -> None:
         message = methods.parse(pb.HeartBeatRequestC2B, request.body)
-        self._channel.reply(request, self._broker.consumers.heartbeat(message))
+        peer = self._channel.connection.peer_host
+        self._channel.reply(request, self._broker.consumers.heartbeat(message, peer))
 
     def _commit(self, request: Request) -> None:
         message = methods.parse(pb.CommitOffsetRequestC2B, request.body)
-        self._channel.reply(request, self._broker.consumers.commit(message))
+        peer = self._channel.connection.peer_host
+        self._channel.reply(request, self._broker.consumers.commit(message, peer))
 
     def _get(self, request: Request) -> None:
         connection = self._channel.connection
@@ -195,7 +197,7 @@ class BrokerConnection:
                 if self._broker.state.now_ms() < deadline_ms:
                     self._broker.gets.get(self._channel, request)
                 else:
-                    self._broker.gets.overdue(request)
+                    self._broker.gets.overdue(self._channel, request)
                 await asyncio.sleep(0)  # let other connections run, and the write buffer fill
             connection.resume_reading()
         except (ProtocolError, CohererError) as error:

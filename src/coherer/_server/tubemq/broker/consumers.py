@@ -26,6 +26,9 @@ _log = Log(logging.getLogger(__name__))
 
 _STARTS = {0: Start.FIRST, 1: Start.LATEST, 2: Start.ALWAYS_LATEST}
 _EXPIRED = "The lease of the partition has expired."
+PROOF_MS = 40_000
+"""How long a consumer may read and commit in a cluster with accounts after it has shown its token
+in a registration or a heartbeat; clients send one every 13 s."""
 OK = "OK!"
 
 
@@ -73,13 +76,23 @@ class ConsumerHandler:
         return self._by_partition.get((topic, partition), [])
 
     def find(
-        self, client_id: str, group: str, topic: str, partition: int, now_ms: int
+        self,
+        client_id: str,
+        group: str,
+        topic: str,
+        partition: int,
+        now_ms: int,
+        peer: str | None = None,
     ) -> PartitionReader:
         """The reader of a client's request.
 
+        Args:
+            peer: the address of the client if its request cannot carry a token. In a cluster with
+                accounts it must be the one from which the consumer has shown its token last.
+
         Raises:
-            Refusal: with 411 if no consumer of the group holds the partition, with 412 if another
-                consumer does.
+            Refusal: with 411 if no consumer of the group holds the partition, or one at another
+                address does; with 412 if another consumer does.
         """
         reader = self._state.leases.find(group, topic, partition)
         if reader is not None and now_ms >= reader.deadline_ms:
@@ -91,11 +104,25 @@ class ConsumerHandler:
                 f"Partition {topic}:{partition} is not registered by group {group}.",
             )
         if reader.holder != client_id:
+            # Without its id: whoever knows that reads and commits as this consumer.
             raise Refusal(
                 ResultCode.DUPLICATE_PARTITION,
-                f"Partition {topic}:{partition} is held by consumer {reader.holder}.",
+                f"Partition {topic}:{partition} is held by another consumer of group {group}.",
             )
+        if peer is not None and self._state.access.requires_accounts:
+            self._check_proof(reader, peer, now_ms)
         return reader
+
+    def _check_proof(self, reader: PartitionReader, peer: str, now_ms: int) -> None:
+        place = f"Partition {reader.topic}:{reader.partition}"
+        if now_ms - reader.proven_ms >= PROOF_MS:
+            # Gets renew the lease, too, so the consumer of a removed account could go on for ever.
+            text = f"{place} has had no heartbeat with a valid token for too long."
+            self.end_lease(reader, ResultCode.HB_NO_NODE, text)
+            raise Refusal(ResultCode.HB_NO_NODE, text)
+        if peer != reader.peer:
+            text = f"{place} was registered from another address: register it again."
+            raise Refusal(ResultCode.HB_NO_NODE, text)
 
     def register(self, request: pb.RegisterRequestC2B, peer: str = "") -> pb.RegisterResponseB2C:
         """Method 15: register or unregister a partition. `peer` is the address of the client."""
@@ -106,8 +133,10 @@ class ConsumerHandler:
                 success=False, errCode=refusal.code, errMsg=refusal.text, currOffset=-1
             )
 
-    def heartbeat(self, request: pb.HeartBeatRequestC2B) -> pb.HeartBeatResponseB2C:
-        """Method 16: renew the leases of a consumer."""
+    def heartbeat(
+        self, request: pb.HeartBeatRequestC2B, peer: str = ""
+    ) -> pb.HeartBeatResponseB2C:
+        """Method 16: renew the leases of a consumer. `peer` is its address."""
         now_ms = self._state.now_ms()
         try:
             self._check_access(request.authInfo, now_ms)
@@ -115,7 +144,7 @@ class ConsumerHandler:
             check_text("groupName", request.groupName, limits.GROUP_CHARS_MAX)
         except Refusal as refusal:
             return pb.HeartBeatResponseB2C(success=False, errCode=refusal.code, errMsg=refusal.text)
-        failures = self._renew(request, now_ms)
+        failures = self._renew(request, now_ms, peer)
         return pb.HeartBeatResponseB2C(
             success=True,
             errCode=ResultCode.SUCCESS,
@@ -125,10 +154,12 @@ class ConsumerHandler:
             requireAuth=False,
         )
 
-    def commit(self, request: pb.CommitOffsetRequestC2B) -> pb.CommitOffsetResponseB2C:
-        """Method 18: commit the last read, or drop it."""
+    def commit(
+        self, request: pb.CommitOffsetRequestC2B, peer: str = ""
+    ) -> pb.CommitOffsetResponseB2C:
+        """Method 18: commit the last read, or drop it. `peer` is the address of the client."""
         try:
-            reader = self._committing_reader(request)
+            reader = self._committing_reader(request, peer)
         except Refusal as refusal:
             return pb.CommitOffsetResponseB2C(
                 success=False, errCode=refusal.code, errMsg=refusal.text, currOffset=-1
@@ -192,7 +223,9 @@ class ConsumerHandler:
             return self._give_up_lease(request, now_ms)
         raise Refusal(ResultCode.BAD_REQUEST, f"Unknown operation {request.opType}.")
 
-    def _committing_reader(self, request: pb.CommitOffsetRequestC2B) -> PartitionReader:
+    def _committing_reader(
+        self, request: pb.CommitOffsetRequestC2B, peer: str
+    ) -> PartitionReader:
         self._check_serving()
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         topic = known_topic(self._state.topics, request.topicName)
@@ -201,7 +234,9 @@ class ConsumerHandler:
         if not topic.has_partition(partition):
             raise Refusal(ResultCode.FORBIDDEN, f"Topic {topic.name} has no partition {partition}.")
         try:
-            return self.find(request.clientId, request.groupName, topic.name, partition, now_ms)
+            return self.find(
+                request.clientId, request.groupName, topic.name, partition, now_ms, peer
+            )
         except Refusal as refusal:
             raise Refusal(ResultCode.UNAUTHORIZED, refusal.text) from None
 
@@ -279,6 +314,7 @@ class ConsumerHandler:
             self._consumers.setdefault(request.clientId, Consumer()),
             since_ms=self._state.wall_ms(),
             peer=peer,
+            proven_ms=self._state.now_ms(),
         )
 
     def _give_up_lease(self, request: pb.RegisterRequestC2B, now_ms: int) -> pb.RegisterResponseB2C:
@@ -294,7 +330,7 @@ class ConsumerHandler:
             maxOffset=self._state.store.queue_range(topic, partition)[1],
         )
 
-    def _renew(self, request: pb.HeartBeatRequestC2B, now_ms: int) -> list[str]:
+    def _renew(self, request: pb.HeartBeatRequestC2B, now_ms: int, peer: str) -> list[str]:
         failures: list[str] = []
         for text in request.partitionInfo:
             try:
@@ -308,6 +344,7 @@ class ConsumerHandler:
                 failures.append(f"{int(refusal.code)}:{text}")
                 continue
             self._state.leases.renew(reader, now_ms)
+            reader.peer, reader.proven_ms = peer, now_ms
             if request.HasField("qryPriorityId"):
                 reader.priority = request.qryPriorityId
         return failures

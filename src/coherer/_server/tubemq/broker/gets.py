@@ -114,7 +114,7 @@ class GetHandler:
         message = parse(pb.GetMessageRequestC2B, request.body)
         now_ms = self._state.now_ms()
         try:
-            reader = self._reader(message, now_ms)
+            reader = self._reader(channel, message, now_ms)
         except Refusal as refusal:
             channel.reply(request, refuse_get(refusal.code, refusal.text))
             return
@@ -132,7 +132,7 @@ class GetHandler:
         elif not self._serve(get):
             self._hold(get, now_ms)
 
-    def overdue(self, request: Request) -> None:
+    def overdue(self, channel: ReplyChannel, request: Request) -> None:
         """Method 17 after the client has stopped waiting: confirm its last read, but read nothing.
 
         Raises:
@@ -142,7 +142,7 @@ class GetHandler:
         now_ms = self._state.now_ms()
         # The client confirms only once, so the confirmation must not be lost.
         with suppress(Refusal):
-            self._confirm(self._reader(message, now_ms), message, now_ms)
+            self._confirm(self._reader(channel, message, now_ms), message, now_ms)
 
     def _confirm(
         self, reader: PartitionReader, message: pb.GetMessageRequestC2B, now_ms: int
@@ -192,7 +192,9 @@ class GetHandler:
 
     # -- one get
 
-    def _reader(self, message: pb.GetMessageRequestC2B, now_ms: int) -> PartitionReader:
+    def _reader(
+        self, channel: ReplyChannel, message: pb.GetMessageRequestC2B, now_ms: int
+    ) -> PartitionReader:
         state = self._state
         if not state.serving or state.stop_read:
             raise Refusal(
@@ -202,7 +204,12 @@ class GetHandler:
         check_text("groupName", message.groupName, limits.GROUP_CHARS_MAX)
         topic = known_topic(state.topics, message.topicName)
         reader = self.consumers.find(
-            message.clientId, message.groupName, topic.name, message.partitionId, now_ms
+            message.clientId,
+            message.groupName,
+            topic.name,
+            message.partitionId,
+            now_ms,
+            channel.connection.peer_host,
         )
         if topic.status > CLOSED:
             raise Refusal(ResultCode.FORBIDDEN, f"Topic {topic.name} is being removed.")

@@ -43,7 +43,8 @@ class AccessControl:
     is suspended while the broker may have missed tokens: without contact to a master, and for a
     while after its registration. It is never suspended in a cluster with accounts, where the token
     is the only proof that a client has authenticated. There the broker keeps three tokens, so that
-    it does not serve the clients of a removed account for long.
+    it does not serve the clients of a removed account for long. Gets and commits have no field for
+    a token: there they must come from the address of the last request with one, soon after it.
 
     Attributes:
         in_contact: whether the last call to a master succeeded.
@@ -64,6 +65,11 @@ class AccessControl:
     def open(self) -> bool:
         """Whether nothing is checked."""
         return not (self._check_token or self._check_producers or self._check_consumers)
+
+    @property
+    def requires_accounts(self) -> bool:
+        """Whether the cluster has accounts: a token proves that a client has one."""
+        return self._strict
 
     def switch(self, switches: pb.EnableBrokerFunInfo) -> None:
         """Set the checks from the master's answer to the registration."""
@@ -245,6 +251,7 @@ class PartitionReader(Lease):
         consumer: the consumer that holds it.
         since_ms: when it took the partition, by the time of day.
         peer: the address that it came from.
+        proven_ms: when it has shown its token last, by the monotonic clock.
         ready: messages have arrived that it has not asked for.
         notified: the notification that a get of this reader has answered last.
         throttle: its read limits; used only while there are flow rules.
@@ -258,6 +265,7 @@ class PartitionReader(Lease):
         "peer",
         "position",
         "priority",
+        "proven_ms",
         "ready",
         "since_ms",
         "tags",
@@ -278,6 +286,7 @@ class PartitionReader(Lease):
         *,
         since_ms: int = 0,
         peer: str = "",
+        proven_ms: int = 0,
     ) -> None:
         super().__init__(holder, group, topic, partition)
         self.position = position
@@ -291,6 +300,7 @@ class PartitionReader(Lease):
         self.throttle = ReadThrottle()
         self.since_ms = since_ms
         self.peer = peer
+        self.proven_ms = proven_ms
 
 
 class BrokerState:
