@@ -37,6 +37,7 @@ from tests.server.rocket_harness import (
     running,
     send_fields,
 )
+from tests.waiting import until
 
 FILE = """\
 accounts:
@@ -232,6 +233,39 @@ async def test_checks_of_transactions_go_to_producers_that_may_send(
     assert (await honest.client.next_asked()).code == Code.CHECK_TRANSACTION_STATE
     assert (await intruder.ask(999_999)).code == 3, "all that it was sent before has arrived"
     assert intruder.client.asked.empty()
+
+
+async def test_replies_do_not_go_to_a_client_of_another_account_with_the_same_id(
+    harness: BrokerHarness,
+) -> None:
+    """Every account may learn the ids of producers (328)."""
+    honest, intruder = await signed(harness), await signed(harness, STRANGER)
+    await honest.beat("asker@1", {}, "askers")
+    body = msgspec.json.encode(heartbeat("asker@1", None, "thieves"))
+    refused = await intruder.ask(Code.HEART_BEAT, body=body)
+    assert refused.code == 1
+    assert "another account" in str(refused.remark)
+    assert harness.state.producers.members("thieves") is None
+    again = await signed(harness)
+    await again.beat("asker@1", {}, "askers")  # a connection that broke unnoticed
+    await honest.client.hang_up()
+    await again.client.hang_up()
+    await until(lambda: harness.state.producers.find("asker@1") is None)
+    await intruder.beat("asker@1", {}, "thieves")
+
+
+async def test_positions_in_topics_that_a_request_does_not_name(harness: BrokerHarness) -> None:
+    client, offsets = await signed(harness), harness.state.offsets
+    offsets.open("more", "mine", 0).move_to(5)
+    fields = {"srcGroup": "more", "destGroup": "readers", "topic": "", "offline": "true"}
+    offsets.open("more", "secret", 0).move_to(7)
+    for named in (fields, {k: v for k, v in fields.items() if k != "topic"}):
+        assert "topic:" in await client.fault(Code.CLONE_GROUP_OFFSET, named)
+        assert offsets.topics_of("readers") == []
+    offsets.remove("more", frozenset(["secret"]))
+    del fields["topic"]
+    assert (await client.ask(Code.CLONE_GROUP_OFFSET, fields)).code == 0
+    assert offsets.topics_of("readers") == ["mine"]
 
 
 @pytest.mark.parametrize("code", [Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ])

@@ -115,6 +115,7 @@ NEEDED: Final[Mapping[int, Level | Callable[[Command], Resources]]] = {
     Code.GET_ALL_DELAY_OFFSET: Level.SIGNED,
     Code.INVOKE_BROKER_TO_RESET_OFFSET: Fields({"topic": SUB}, "group"),
     Code.QUERY_CORRECTION_OFFSET: Fields({"topic": ANY}, "compareGroup"),
+    # Without a topic, the handler checks SUB on each topic of the source group.
     Code.CLONE_GROUP_OFFSET: Fields({"topic": SUB}, "srcGroup", "destGroup"),
     # Clients
     Code.HEART_BEAT: _of_heartbeat,

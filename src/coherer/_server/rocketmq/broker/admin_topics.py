@@ -15,6 +15,7 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.system_topics import is_system_topic
 from coherer._rules.common.topics import Topic
+from coherer._rules.rocketmq.acl import SUB
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.admin_common import (
     done,
@@ -22,7 +23,7 @@ from coherer._server.rocketmq.broker.admin_common import (
     has_unsubscribed,
 )
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Refusal
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -229,18 +230,23 @@ class GroupAdmin:
                     smallest[queue_id] = min(known, position.offset)
         return done(bodies.CorrectionOffsets(correction_offsets=smallest))
 
-    def clone_offsets(self, request: Command) -> Command:
-        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
+    def clone_offsets(self, channel: Channel, request: Command) -> Command:
+        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another.
+
+        Raises:
+            Refusal: the sender may not read one of the topics; nothing is copied then.
+        """
         header = parse(CloneOffsetHeader, request.fields)
         if not header.topic and "srcGroup" not in request.fields:
             raise missing("srcGroup")
         state = self._state
         # Without a topic Java copies nothing, by mistake; here all topics of the source group are
         # copied.
-        topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
+        named = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
+        topics = [topic for topic in named if topic in state.topics]
         for topic in topics:
-            if topic not in state.topics:
-                continue
+            state.forbid(channel, request, topic, SUB)
+        for topic in topics:
             if not header.offline and has_unsubscribed(state, header.src_group, topic):
                 continue
             for name, queue_id, position in list(state.offsets.of(header.src_group)):

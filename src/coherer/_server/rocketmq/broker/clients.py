@@ -86,14 +86,17 @@ class ClientHandler:
 
         Raises:
             ProtocolError: the body is not a heartbeat.
-            Refusal: the client or one of its groups has no name, or a bad one, or the broker has
-                too many clients; the groups before that one are registered.
+            Refusal: the client or one of its groups has no name, or a bad one, or that of a client
+                of another account, or the broker has too many clients; the groups before that one
+                are registered.
         """
         data = bodies.HeartbeatData.decode(request.body)
         _checked_name(data.client_id, "client's id")
         _check_selectors(data)
         for consumer in data.consumer_data_set:
             self._register_consumer(consumer, self._client(channel, request, data.client_id))
+        if data.producer_data_set:
+            self._check_account(channel, data.client_id)
         for producer in data.producer_data_set:
             group = _checked_name(producer.group_name, "group's name")
             if not self._state.producers.has_room(group, channel):
@@ -101,6 +104,28 @@ class ClientHandler:
             self._state.producers.register(group, self._client(channel, request, data.client_id))
         features = {FEATURES: _SUPPORTED} if FEATURES in request.fields else {}
         return Command(ResponseCode.SUCCESS, fields=features)
+
+    def _check_account(self, channel: Channel, client_id: str) -> None:
+        """Refuse the id of a connected client of another account: it would get its replies.
+
+        Raises:
+            Refusal: the client belongs to another account.
+        """
+        other = self._state.producers.find(client_id)
+        if other is None or other.closed or other.account == channel.account:
+            return
+        _log.error(
+            "Account %s (%s) uses the client id %s of account %s (%s)",
+            channel.account,
+            channel.peer,
+            client_id,
+            other.account,
+            other.peer,
+            about=channel.connection.peer_host,
+            peer=channel.peer,
+        )
+        remark = f"the client id {client_id} belongs to a client of another account"
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
 
     def unregister(self, channel: Channel, request: Command) -> Command:
         """UNREGISTER_CLIENT (35): always succeeds."""

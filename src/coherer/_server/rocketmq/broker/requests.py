@@ -104,7 +104,6 @@ def admin_requests(
         Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.get_all,
         Code.DELETE_SUBSCRIPTIONGROUP: groups.delete,
         Code.QUERY_CORRECTION_OFFSET: groups.correction_offsets,
-        Code.CLONE_GROUP_OFFSET: groups.clone_offsets,
         Code.GET_TOPIC_STATS_INFO: progress.topic,
         Code.GET_CONSUME_STATS: progress.group,
         Code.QUERY_CONSUME_TIME_SPAN: progress.time_span,
@@ -120,4 +119,7 @@ def admin_requests(
         Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: acl.set_trusted_addresses,
         Code.GET_BROKER_CLUSTER_ACL_CONFIG: acl.get_all,
     }
-    return {int(code): without_channel(handler) for code, handler in table.items()}
+    return {
+        **{int(code): without_channel(handler) for code, handler in table.items()},
+        Code.CLONE_GROUP_OFFSET: groups.clone_offsets,
+    }

@@ -133,9 +133,7 @@ class ConsumerHandler:
                 success=False, errCode=refusal.code, errMsg=refusal.text, currOffset=-1
             )
 
-    def heartbeat(
-        self, request: pb.HeartBeatRequestC2B, peer: str = ""
-    ) -> pb.HeartBeatResponseB2C:
+    def heartbeat(self, request: pb.HeartBeatRequestC2B, peer: str = "") -> pb.HeartBeatResponseB2C:
         """Method 16: renew the leases of a consumer. `peer` is its address."""
         now_ms = self._state.now_ms()
         try:
@@ -223,9 +221,7 @@ class ConsumerHandler:
             return self._give_up_lease(request, now_ms)
         raise Refusal(ResultCode.BAD_REQUEST, f"Unknown operation {request.opType}.")
 
-    def _committing_reader(
-        self, request: pb.CommitOffsetRequestC2B, peer: str
-    ) -> PartitionReader:
+    def _committing_reader(self, request: pb.CommitOffsetRequestC2B, peer: str) -> PartitionReader:
         self._check_serving()
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
         topic = known_topic(self._state.topics, request.topicName)
