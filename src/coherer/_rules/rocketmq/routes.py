@@ -15,13 +15,17 @@ See docs/protocol/rocketmq.md, section 9.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from coherer._common.decoding import decoder
+from coherer._common.logs import Log
 from coherer._rules.common.java_json import DataVersion
+
+_log = Log(logging.getLogger(__name__))
 
 MASTER_ID: Final = 0
 EXPIRE_MS: Final = 120_000
@@ -312,9 +316,25 @@ class RouteTable:
             # The address has another id now: a slave has become the master, or vice versa.
             if address == registration.address and broker_id != registration.broker_id:
                 del broker.addresses[broker_id]
+        self._warn_of_two_masters(broker, registration)
         first = registration.broker_id not in broker.addresses
         broker.addresses[registration.broker_id] = registration.address
         return first
+
+    def _warn_of_two_masters(
+        self, broker: BrokerAddresses, registration: BrokerRegistration
+    ) -> None:
+        before = broker.addresses.get(MASTER_ID)
+        is_new = registration.broker_id == MASTER_ID and before != registration.address
+        if is_new and before in self._live:
+            _log.warning(
+                "Broker %s: %s registers as the master, and %s has not left. If both run, they "
+                "give out the same offsets for different messages: stop one of them",
+                broker.name,
+                registration.address,
+                before,
+                about=broker.name,
+            )
 
     def _master_of(self, registration: BrokerRegistration) -> MasterAddress:
         address = self._brokers[registration.broker].addresses.get(MASTER_ID)

@@ -172,7 +172,9 @@ class RocketMqService:
             self._embedded.tick()
         else:
             servers = self._options.name_servers
-            self._remote = RemoteRegistrar(registration, servers, self._outgoing)
+            self._remote = RemoteRegistrar(
+                registration, servers, self._outgoing, rival_found=state.rival_found
+            )
             self._remote.start()
             state.announced = self._remote.announced
 

@@ -132,6 +132,7 @@ class PullHandler:
 
     def _check(self, channel: Channel, header: PullHeader, *, has_waited: bool) -> Group:
         state, options = self._state, self._state.options
+        state.check_no_rival()
         if not options.perm & READ:
             remark = f"the broker[{options.host}] pulling message is forbidden"
             raise Refusal(ResponseCode.NO_PERMISSION, remark)

@@ -9,6 +9,8 @@ server in the same process is updated by function calls.
 A name server forgets a broker when their connection ends, and clients then find no queues there. So
 the broker registers again after a second. (Java's waits for the end of the 30 s.)
 
+A master does not register while another one has its name (`rivals`).
+
 Code that changes a topic can await `RemoteRegistrar.announced`, until the remote name servers know
 it. The wait is bounded and skips name servers that did not respond the last time.
 """
@@ -26,6 +28,7 @@ from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.common.topics import Topic, TopicTable
 from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, QueueData, RouteTable
 from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.rocketmq.broker.rivals import RivalSearch
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import RequestCode, refused
@@ -35,7 +38,7 @@ from coherer._wire.rocketmq.headers import (
     RegisterBrokerResult,
     parse,
 )
-from coherer.errors import CohererError, ProtocolError
+from coherer.errors import CohererError, ProtocolError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -222,6 +225,8 @@ class RemoteRegistrar:
         addresses: host:port of each name server.
         outgoing: the connections to them; the caller closes it.
         announce_timeout_ms: the longest wait of `announced`.
+        rival_found: called before the first registration, with the address of another master that
+            has this broker's name; None if there is none.
 
     Attributes:
         ready: set when one of them has accepted the registration.
@@ -235,8 +240,13 @@ class RemoteRegistrar:
         outgoing: RemotingClient,
         *,
         announce_timeout_ms: int = ANNOUNCE_TIMEOUT_MS,
+        rival_found: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._registration = registration
+        self._rivals = RivalSearch(registration.options, addresses, outgoing)
+        self._rival_found = rival_found
+        self._searching = asyncio.Lock()
+        self._is_alone = False
         self._addresses = addresses
         self._outgoing = outgoing
         self._announce_timeout_ms = announce_timeout_ms
@@ -328,6 +338,7 @@ class RemoteRegistrar:
         waiting = self._waiting.pop(address, ())
         self._wait_s[address] = PERIOD_S
         try:
+            await self._check_alone()
             await self._register(address)
         except CohererError as error:
             self._wait_s[address] = RETRY_S
@@ -355,6 +366,29 @@ class RemoteRegistrar:
         if address in self._lost:
             self._lost.discard(address)
             await asyncio.sleep(LOST_S)
+
+    async def _check_alone(self) -> None:
+        """Check that no other master has this broker's name, before the first registration.
+
+        Raises:
+            UnavailableError: one has.
+        """
+        async with self._searching:
+            if self._is_alone:
+                return
+            rival = await self._rivals.find()
+            self._rival_found(rival)
+            if rival is not None:
+                name = self._registration.options().broker
+                raise UnavailableError(
+                    f"Another broker is the master of {name}. This one serves no messages, as it "
+                    "would give out the same offsets.",
+                    server=rival,
+                    hint="If a slave has become the master, start this broker as its slave, with "
+                    "an empty directory. If not, give it another --broker-name, or stop the other "
+                    "one.",
+                )
+            self._is_alone = True
 
     async def _register(self, address: str) -> None:
         body = self._registration.body()

@@ -63,6 +63,7 @@ class SendBackHandler:
         """
         state, options = self._state, self._state.options
         header = parse(SendBackHeader, request.fields)
+        state.check_no_rival()
         group = state.group(header.group)
         if group is None:
             remark = f"subscription group not exist, {header.group} {FAQ}"

@@ -218,6 +218,7 @@ class SendHandler:
             until = datetime.fromtimestamp(options.accept_sends_from_ms / 1000)  # noqa: DTZ006 - Java's
             text = f"{until:%Y-%m-%d %H:%M:%S},{options.accept_sends_from_ms % 1000:03}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
+        state.check_no_rival()
         # Consumers may still send messages back to be retried.
         if self._draining and not header.topic.startswith(RETRY_PREFIX):
             state.core.send_refused_ms = now_ms

@@ -109,6 +109,8 @@ class RocketState:
             a topic. It is for topics that the request does not name.
         permits: with accounts, whether a client has a permission on a topic. It is for messages
             that a client did not ask for.
+        rival: the address of another master that has this broker's name; None if none is known.
+            Messages are neither taken nor given then.
         announced: returns an awaitable that waits until remote name servers know the current
             topics; None without remote name servers.
     """
@@ -133,6 +135,7 @@ class RocketState:
         self.replicated_to: Callable[[int, int], Awaitable[int]] | None = None
         self.forbid: Callable[[Channel, Command, str, int], None] = _forbid_nothing
         self.permits: Callable[[Channel, str, int], bool] = _permit_all
+        self.rival: str | None = None
         self.announced: Callable[[], Awaitable[None]] | None = None
         core.store.store_host = options.store_host
         self._add_internal_topics()
@@ -150,6 +153,23 @@ class RocketState:
         if before.perm != options.perm or creates:
             self.topics.touch(self.now_ms())
         self.core.changed()
+
+    def rival_found(self, address: str | None) -> None:
+        """Set `rival`."""
+        if address != self.rival:
+            self.rival = address
+            self.core.changed()
+
+    def check_no_rival(self) -> None:
+        """Check that no other master has this broker's name.
+
+        Raises:
+            Refusal: with 14 if one has.
+        """
+        if self.rival is not None:
+            name = self.options.broker
+            remark = f"service not available now: {self.rival} is the master of {name}"
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     @property
     def announced_options(self) -> RocketOptions:
