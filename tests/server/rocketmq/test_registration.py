@@ -282,6 +282,8 @@ async def test_changes_of_one_turn_are_registered_together_in_the_same_process()
     assert routes.registrations == 2
     assert len(routes.topics()) == 999
     assert routes.route("t7") is None
+    topics.ensure_topic("asked-for", 4, 0)
+    assert routes.route("asked-for") is not None, "who asks at once finds it, too"
     topics.ensure_topic("late", 4, 0)
     registrar.close()
     await asyncio.sleep(0)

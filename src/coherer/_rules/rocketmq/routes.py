@@ -142,8 +142,13 @@ class RouteTable:
         self._filter_servers: dict[str, list[str]] = {}
         self._followed: Collection[str] = ()
         self._registered: Callable[[BrokerRegistration], None] = _ignore
+        self._complete: Callable[[], None] = _nothing
 
     # -- registrations
+
+    def before_queries(self, complete: Callable[[], None]) -> None:
+        """Set a function that is called before topics are looked up: it may register a broker."""
+        self._complete = complete
 
     def follow(
         self, brokers: Collection[str], registered: Callable[[BrokerRegistration], None]
@@ -225,6 +230,7 @@ class RouteTable:
 
     def route(self, topic: str) -> Route | None:
         """The route of a topic; None if no broker has it."""
+        self._complete()
         queues = list(self._topics.get(topic, {}).values())
         brokers = [
             BrokerAddresses(found.cluster, found.name, dict(found.addresses))
@@ -253,15 +259,18 @@ class RouteTable:
 
     def topics(self) -> list[str]:
         """All topics."""
+        self._complete()
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """The topics of a cluster's brokers."""
+        self._complete()
         names = self._clusters.get(cluster, {}).keys()
         return [topic for topic, queues in self._topics.items() if queues.keys() & names]
 
     def topics_with(self, flags: int, without: int = 0) -> list[str]:
         """The topics whose first broker set the one and not the other flags (section 9.7)."""
+        self._complete()
         return [
             topic
             for topic, first in self._first_queues()
@@ -364,6 +373,10 @@ class RouteTable:
             queues.pop(broker, None)
             if not queues:
                 del self._topics[topic]
+
+
+def _nothing() -> None:
+    """Do nothing, because all brokers are registered."""
 
 
 def _ignore(registration: BrokerRegistration) -> None:

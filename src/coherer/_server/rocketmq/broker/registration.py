@@ -164,8 +164,7 @@ class LocalRegistrar:
     Unlike a remote name server, it forgets a topic as soon as the broker has deleted it.
 
     One turn of the event loop can create hundreds of topics, and each registration has all of
-    them. So changes are registered once, at the beginning of the next turn: before a client that
-    has received the answer to a change can ask for the topic.
+    them. So changes are registered together in the next turn, or before a client asks for a topic.
 
     Args:
         ordered: returns the name server's ordered topics; None while it has none configured.
@@ -183,6 +182,7 @@ class LocalRegistrar:
         self._registered: frozenset[str] = frozenset()
         self._due: asyncio.Handle | None = None
         registration.topics.watch(self._changed)
+        routes.before_queries(self._sync_if_due)
 
     def _changed(self) -> None:
         if self._due is not None:
@@ -190,6 +190,10 @@ class LocalRegistrar:
         try:
             self._due = asyncio.get_running_loop().call_soon(self.sync)
         except RuntimeError:  # without an event loop nobody asks before this returns
+            self.sync()
+
+    def _sync_if_due(self) -> None:
+        if self._due is not None:
             self.sync()
 
     def sync(self) -> None:
@@ -214,6 +218,7 @@ class LocalRegistrar:
         """Unregister."""
         if self._due is not None:
             self._due.cancel()
+            self._due = None
         options = self._registration.options()
         self._routes.unregister(options.cluster, options.broker, options.broker_id, options.address)
 
