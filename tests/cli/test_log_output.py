@@ -49,6 +49,23 @@ def test_json_has_one_event_a_line(tmp_path: Path, outputs: list[LogOutput]) -> 
     assert "ValueError: invalid literal" in second["error"]
 
 
+def test_what_peers_send_ends_no_line_of_text(tmp_path: Path, outputs: list[LogOutput]) -> None:
+    path = tmp_path / "node.log"
+    outputs.append(LogOutput(LogOptions(file=path)))
+    log = Log(logging.getLogger("coherer.example"), LogThrottle())
+    log.warning("%s left", "a\n2026-01-01 ERROR the disk failed\x1b[2J\u2028\x85\tü")
+    try:
+        int("broken")
+    except ValueError:
+        log.exception("Unhandled error")
+    first, second, *traceback = path.read_text("utf-8").split("\n")
+    assert first.endswith(
+        r"a\n2026-01-01 ERROR the disk failed\x1b[2J\u2028\x85\tü left"
+    )
+    assert second.endswith("Unhandled error")
+    assert traceback[0] == "Traceback (most recent call last):"
+
+
 def test_a_repeated_line_keeps_its_event(tmp_path: Path, outputs: list[LogOutput]) -> None:
     path = tmp_path / "node.log"
     outputs.append(LogOutput(LogOptions(format="json", file=path)))

@@ -4,6 +4,9 @@ A JSON line has `time` (UTC), `level`, `logger`, `event` and `message`. The even
 without its arguments, so that lines about the same event can be counted. The fields that a log call
 names (`topic`, `group`, `peer`) follow, and `error` with the traceback of an exception.
 
+A message can contain what a peer has sent: names, remarks, errors. In text its control characters
+are written as escapes, so that no peer can write a line of its own, or send commands to a terminal.
+
 With `coherer serve --brokers`, each line names the `broker` that has written it: the brokers write
 to their standard error, which the supervisor copies to its own output.
 """
@@ -11,6 +14,7 @@ to their standard error, which the supervisor copies to its own output.
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Final, TextIO, TypeAlias
@@ -24,11 +28,33 @@ from coherer.errors import UsageError
 BROKER: Final = "broker"
 """The field with the id of a broker, and the attribute of records about one."""
 
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TEXT_OF_BROKER: Final = "%(asctime)s %(levelname)s broker {} %(name)s: %(message)s"
 
 
 _Handler: TypeAlias = "logging.StreamHandler[TextIO] | logging.FileHandler"
+
+
+class TextFormatter(logging.Formatter):
+    r"""Formats a record as one line of text, and the lines of a traceback.
+
+    >>> record = logging.makeLogRecord({"msg": "%s left", "args": ("b\nERROR all is lost",)})
+    >>> print(TextFormatter("%(message)s").format(record))
+    b\nERROR all is lost left
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's
+        """Format a record without its traceback."""
+        # A copy: other handlers get the record, too.
+        shown = logging.makeLogRecord(record.__dict__)
+        shown.message = _CONTROL.sub(_escape, record.message)
+        return super().formatMessage(shown)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode()
 
 
 class JsonFormatter(logging.Formatter):
@@ -92,7 +118,7 @@ class LogOutput:
         handler = _handler(options if self._broker is None else LogOptions())
         text = _TEXT if self._broker is None else _TEXT_OF_BROKER.format(self._broker)
         handler.setFormatter(
-            JsonFormatter(self._broker) if options.format == "json" else logging.Formatter(text)
+            JsonFormatter(self._broker) if options.format == "json" else TextFormatter(text)
         )
         root = logging.getLogger()
         root.addHandler(handler)
