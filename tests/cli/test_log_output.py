@@ -59,9 +59,7 @@ def test_what_peers_send_ends_no_line_of_text(tmp_path: Path, outputs: list[LogO
     except ValueError:
         log.exception("Unhandled error")
     first, second, *traceback = path.read_text("utf-8").split("\n")
-    assert first.endswith(
-        r"a\n2026-01-01 ERROR the disk failed\x1b[2J\u2028\x85\tü left"
-    )
+    assert first.endswith(r"a\n2026-01-01 ERROR the disk failed\x1b[2J\u2028\x85\tü left")
     assert second.endswith("Unhandled error")
     assert traceback[0] == "Traceback (most recent call last):"
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from coherer._record.layout import FIXED_BYTES
 from coherer.errors import ProtocolError
 
 _HEAD: Final = struct.Struct(">IIIII")
@@ -26,6 +27,12 @@ _HEAD_BYTES: Final = 20
 _SHORT: Final = struct.Struct(">H")
 BATCH_ITEM_BYTES: Final = 22
 """Size of a message in a batch without its body and properties."""
+BATCH_RECORD_BYTES: Final = FIXED_BYTES + 128
+"""What a broker adds to them when it stores the message, besides the topic: hosts, the cluster's
+name and the like. A broker compares the size of all records of a batch with its limit."""
+BATCH_MESSAGES_MAX: Final = 16_000
+"""Messages of a batch that a client sends: the answer has an id of 33 or 57 bytes for each, in a
+header of 1 MiB at most."""
 
 
 class BatchItems(NamedTuple):
@@ -57,7 +64,7 @@ def batch_item_parts(
 def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
     """Split a sequence of messages into batches that are not larger than the limit.
 
-    A message that exceeds the limit alone becomes a batch, which the broker refuses.
+    None of them has more than `BATCH_MESSAGES_MAX` messages. A message that exceeds the limit alone becomes a batch, which the broker refuses.
 
     >>> split_by_size([40, 40, 40, 200, 10], 100)
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
@@ -65,7 +72,8 @@ def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
     cuts: list[slice] = []
     begin = held = 0
     for number, size in enumerate(sizes):
-        if number > begin and held + size > limit_bytes:
+        is_full = held + size > limit_bytes or number - begin >= BATCH_MESSAGES_MAX
+        if number > begin and is_full:
             cuts.append(slice(begin, number))
             begin, held = number, 0
         held += size

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._record import properties as text
 from coherer._record.batches import decode_batch
+from coherer._server.node.node import Node
 from coherer._wire.rocketmq.bodies import TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode, SystemBusyError
 from coherer._wire.rocketmq.names import Queue
@@ -29,6 +31,7 @@ from coherer.errors import (
 )
 from coherer.message import Message
 from coherer.rocketmq import connect as connect_rocketmq
+from tests.server.node_harness import options
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -309,11 +312,29 @@ async def test_a_batch(cluster, client: Client) -> None:
 
 
 async def test_a_batch_is_cut_by_size(cluster, client: Client) -> None:
-    async with client.producer("demo", max_bytes=1_000) as producer:
+    async with client.producer("demo", max_bytes=1_200) as producer:
         receipts = await producer.send_batch([Message("demo", b"x" * 300)] * 5, order_by=1)
     sizes = [len(decode_batch(asked.request.body).bodies) for asked in cluster.asked(BATCH)]
     assert sizes == [2, 2, 1]
     assert {receipt.partition for receipt in receipts} == {1}
+
+
+async def test_all_requests_of_a_batch_go_to_one_queue(cluster, client: Client) -> None:
+    async with client.producer("demo", max_bytes=1_000) as producer:
+        for _ in range(3):
+            receipts = await producer.send_batch([Message("demo", b"x" * 300)] * 5)
+            assert len({(receipt.broker, receipt.partition) for receipt in receipts}) == 1
+            assert len(receipts) > 1
+
+
+async def test_a_batch_of_many_small_messages(tmp_path: Path) -> None:
+    """The answer to 40,000 messages was too long for the client, and 80,000 for the broker."""
+    async with Node(options(tmp_path)) as node, connect_rocketmq(node.rocketmq_url) as client:
+        async with client.producer("small") as producer:
+            receipts = await producer.send_batch([Message("small", b"1")] * 40_000)
+    assert sum(receipt.id.count(",") + 1 for receipt in receipts) == 40_000
+    assert [receipt.offset for receipt in receipts][0] == 0
+    assert len({receipt.partition for receipt in receipts}) == 1
 
 
 async def test_invalid_batches(cluster, client: Client) -> None:

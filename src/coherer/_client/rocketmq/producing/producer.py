@@ -46,7 +46,7 @@ from coherer._client.rocketmq.request_reply import (
 from coherer._client.rocketmq.tracing import Tracer
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
 from coherer._record.batches import (
-    BATCH_ITEM_BYTES,
+    BATCH_RECORD_BYTES,
     PackedMessages,
     batch_item_parts,
     split_by_size,
@@ -252,7 +252,8 @@ class Producer(BaseProducer):
             await self.publish(topic)
         ids, items = _encode_batch(messages, self._sender.ids)
         receipts: list[SendReceipt] = []
-        sizes = [BATCH_ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
+        around = BATCH_RECORD_BYTES + len(self._sender.full_name(topic).encode())
+        sizes = [around + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
             target, retries = self._sender.select(topic, order_by, queue)
@@ -265,7 +266,9 @@ class Producer(BaseProducer):
                 batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
                 body = b"".join(chain.from_iterable(map(_encode_item, batch, ids[part])))
             self._sender.send_batch(batch[0], body, ",".join(ids[part]), sink, target, retries)
-            receipts.append(cast("SendReceipt", await future))
+            receipt = cast("SendReceipt", await future)
+            receipts.append(receipt)
+            queue = Queue(target.queue.topic, receipt.broker, receipt.partition)
         return receipts
 
     async def send_oneway(
