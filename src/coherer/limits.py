@@ -162,6 +162,14 @@ REQUESTS_PER_TURN_MIN: Final = 8
 ANSWER_BYTES_PER_TURN: Final = 4 * 1024 * 1024
 """Bytes of answers per turn, shared in the same way; then the write buffer is measured."""
 
+KEYS_PER_MESSAGE_MAX: Final = 1_000
+"""Keys of a message of RocketMQ: 128 sends that are stored at once have to be put into the index in
+one turn of the event loop. 16,000 would fit into the properties."""
+
+BATCH_ENTRIES_MAX: Final = 100_000
+"""Messages of a batch and their keys, for the same reason. Java's broker allows up to 4 MiB of
+records, which is fewer."""
+
 SENDS_PER_APPEND: Final = 128
 """Sends that are stored at once; fewer wait for others until the end of the loop's turn."""
 

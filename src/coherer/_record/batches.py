@@ -64,7 +64,8 @@ def batch_item_parts(
 def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
     """Split a sequence of messages into batches that are not larger than the limit.
 
-    None of them has more than `BATCH_MESSAGES_MAX` messages. A message that exceeds the limit alone becomes a batch, which the broker refuses.
+    None of them has more than `BATCH_MESSAGES_MAX` messages. A message that exceeds the limit alone
+    becomes a batch, which the broker refuses.
 
     >>> split_by_size([40, 40, 40, 200, 10], 100)
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]

@@ -329,11 +329,14 @@ async def test_all_requests_of_a_batch_go_to_one_queue(cluster, client: Client) 
 
 async def test_a_batch_of_many_small_messages(tmp_path: Path) -> None:
     """The answer to 40,000 messages was too long for the client, and 80,000 for the broker."""
-    async with Node(options(tmp_path)) as node, connect_rocketmq(node.rocketmq_url) as client:
-        async with client.producer("small") as producer:
-            receipts = await producer.send_batch([Message("small", b"1")] * 40_000)
+    async with (
+        Node(options(tmp_path)) as node,
+        connect_rocketmq(node.rocketmq_url) as client,
+        client.producer("small") as producer,
+    ):
+        receipts = await producer.send_batch([Message("small", b"1")] * 40_000)
     assert sum(receipt.id.count(",") + 1 for receipt in receipts) == 40_000
-    assert [receipt.offset for receipt in receipts][0] == 0
+    assert receipts[0].offset == 0
     assert len({receipt.partition for receipt in receipts}) == 1
 
 

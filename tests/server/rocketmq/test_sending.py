@@ -240,6 +240,29 @@ async def test_a_retry_topic_without_a_group_is_not_created(
         assert "%RETRY%g" not in harness.state.topics
 
 
+async def test_so_many_keys_are_put_into_the_index_at_once(
+    peer: Client, broker_harness: BrokerHarness
+) -> None:
+    """A hundred sends with 6,000 keys each stopped the broker for seconds."""
+
+    def text(count: int) -> str:
+        return "KEYS\x01" + " ".join(map(str, range(count)))
+
+    most = limits.KEYS_PER_MESSAGE_MAX
+    for _ in range(2):  # the second is read faster
+        assert (await peer.send(i=text(most))).code == 0
+        refused = await peer.send(i=text(most + 1))
+        assert (refused.code, "keys" in str(refused.remark)) == (13, True)
+    for items in (
+        encode_batch_item(b"x", text(most + 1).encode()),
+        encode_batch_item(b"x", b"") * (limits.BATCH_ENTRIES_MAX + 1),
+        encode_batch_item(b"x", text(most).encode()) * (limits.BATCH_ENTRIES_MAX // most),
+    ):
+        refused = await peer.ask(BATCH, send_fields(m="true", i=""), items)
+        assert (refused.code, "illegal" in str(refused.remark)) == (13, True)
+    assert len(broker_harness.records("demo")) == 2
+
+
 async def test_invalid_numbers(peer: Client, broker_harness: BrokerHarness) -> None:
     await peer.send()
     for wrong in ({"e": "x"}, {"g": "now"}, {"h": "3000000000"}, {"f": ""}, {"e": "9" * 30}):

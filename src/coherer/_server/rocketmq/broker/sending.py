@@ -162,6 +162,8 @@ class SendHandler:
         data, code, keys, wait, plain = self._texts.stored(text)
         if not plain or len(data) > limits.PROPERTIES_BYTES_MAX:
             return None, False
+        if len(keys) > limits.KEYS_PER_MESSAGE_MAX:
+            return None, False
         body = request.body
         return Draft(
             checked.topic,
@@ -306,6 +308,8 @@ class SendHandler:
             name = self._state.topics.ensure_topic(name, 1, now_ms).name
             queue_id, text = 0, _without_delay(text)
         stored = self._texts.stored(text)
+        if len(stored.keys) > limits.KEYS_PER_MESSAGE_MAX:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _MANY_KEYS)
         body = bytes(request.body)
         self._check_size(channel, name, len(body), len(text), stored)
         if topic.filter_type == "MULTI_TAG":
@@ -392,6 +396,10 @@ class SendHandler:
         data, codes, keys = self._texts.items(own).stored(texts)
         if max(map(len, data)) > limits.PROPERTIES_BYTES_MAX:
             raise UsageError("message properties length too long")
+        if max(map(len, keys)) > limits.KEYS_PER_MESSAGE_MAX:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _MANY_KEYS)
+        if len(bodies) + sum(map(len, keys)) > limits.BATCH_ENTRIES_MAX:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _MANY_MESSAGES)
         sys_flag = header.sys_flag & ~HOSTS_V6
         if topic.filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAG
@@ -433,6 +441,11 @@ _ILLEGAL = (
     "msg body length limit 128k, msg properties length limit 32k."
 )  # Java uses these words even if other limits are configured
 _TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
+_MANY_KEYS = f"the message is illegal, it has more than {limits.KEYS_PER_MESSAGE_MAX} keys"
+_MANY_MESSAGES = (
+    f"the message is illegal, the messages and keys of a batch are more than "
+    f"{limits.BATCH_ENTRIES_MAX}: send them in several batches"
+)
 _NO_HALF = "the message is illegal, a half batch needs the property TRAN_MSG=true"
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
 _DRAINING = "service not available now: this broker is about to stop; send to another one"
