@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from coherer import limits
+from coherer._record.batches import encode_batch_item
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
@@ -248,3 +250,12 @@ async def test_a_topic_that_is_closed_after_caching_is_refused(
     broker.state.topics.replace([Topic.of_master("demo", 3, status=1)])
     broker.state.changed()
     assert (await client.send()).errCode == 403
+
+
+async def test_a_batch_of_too_many_messages(client: BrokerClient) -> None:
+    """A frame has room for a million, which would take seconds of the event loop."""
+    item = encode_batch_item(b"x", b"")
+    refused = await client.send(batch=item * (limits.BATCH_ENTRIES_MAX + 1))
+    assert (refused.success, refused.errCode) == (False, 400)
+    assert "are allowed" in refused.errMsg
+    assert (await client.send(batch=item * 2)).success

@@ -220,6 +220,9 @@ class SendDecoder:
             raise Refusal(ResultCode.BAD_REQUEST, error.text) from error
         if not bodies:
             raise Refusal(ResultCode.BAD_REQUEST, "The batch has no messages.")
+        if len(bodies) > limits.BATCH_ENTRIES_MAX:
+            text = f"The batch has {len(bodies)} messages; {limits.BATCH_ENTRIES_MAX} are allowed."
+            raise Refusal(ResultCode.BAD_REQUEST, text)
         limit = self._state.payload_bytes_max(topic)
         if max(map(len, bodies)) + max(map(len, texts)) > limit:
             sizes = [len(body) + len(text) for body, text in zip(bodies, texts, strict=True)]
