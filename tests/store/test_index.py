@@ -62,6 +62,26 @@ def test_worked_example(tmp_path: Path) -> None:
     index.close()
 
 
+def test_files_may_be_deleted_and_keys_added_during_a_search(tmp_path: Path) -> None:
+    index = KeyIndex(OsFiles(), tmp_path, 1, 300)  # one slot: all entries are one chain
+    index.load(Checkpoint(), clean=True)
+    for number in range(2_000):
+        index.add(keys_of((f"k{number % 2}", number, 1_650_000_000_000 + number)))
+        index.write(1_650_000_000_000 + number)
+    slices = index.slices("TopicTest", "k1", (0, 1 << 60))
+    found = next(slices)
+    assert 0 < len(found) < 300
+    index.add(keys_of(("k1", 2_000, 1_650_000_002_000)))
+    index.write(1_650_000_002_000)
+    index.trim(1_000)
+    for some in slices:
+        found += some
+    assert found == sorted(found, reverse=True)
+    assert 1_200 > min(found) > 600, "those of the files that are left"
+    assert found[0] == 1_999
+    index.close()
+
+
 def test_hashes() -> None:
     assert key_hash("TopicTest", "k1") == 2746024
     assert all(key_hash("t", str(n)) >= 0 for n in range(2000))

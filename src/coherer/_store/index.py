@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from coherer._store.index_file import IndexFile, IndexKeys, key_hash
 
 _PIECE_KEYS = 1_000
 _MANY_KEYS = 5_000
+_SLICE_ENTRIES = 200
 
 
 class IndexFileContent(msgspec.Struct, frozen=True, array_like=True):
@@ -240,21 +242,43 @@ class KeyIndex:
             accept: called with an offset; returns whether the record has the key.
             max_count: stop after this many records.
         """
-        with self._guard:
-            for offset in self._candidates(topic, key, *span_ms):
+        for some in self.slices(topic, key, span_ms):
+            for offset in some:
                 max_count -= accept(offset)
                 if max_count <= 0:
                     return
 
-    def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def slices(self, topic: str, key: str, span_ms: tuple[int, int]) -> Iterator[list[int]]:
+        """Return what `find` passes on, in parts for which few entries are read.
+
+        Millions of entries can have to be passed over: other keys may have the same hash. Between
+        two parts keys may be added, and files deleted.
+        """
+        candidates = self._candidates(topic, key, *span_ms)
+        while True:
+            with self._guard:
+                some = list(islice(candidates, _SLICE_ENTRIES))
+            if not some:
+                return
+            yield [offset for offset in some if offset is not None]
+
+    def _candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Log offsets, and None for each entry that is passed over. The caller has the guard."""
         value = key_hash(topic, key)
         keys = self._pending
-        for at, store_ms in reversed([*enumerate(keys.times_ms)]):
-            if keys.hashes[at] == value and begin_ms <= store_ms <= end_ms:
-                yield keys.offsets[at]
-        for file in reversed(self._index_files):
-            if file.begin_ms <= end_ms and file.end_ms + 999 >= begin_ms:
-                yield from file.find(value, begin_ms, end_ms)
+        yield from [
+            keys.offsets[at]
+            for at, store_ms in reversed([*enumerate(keys.times_ms)])
+            if keys.hashes[at] == value and begin_ms <= store_ms <= end_ms
+        ]
+        for file in reversed(self._index_files.copy()):
+            if file in self._index_files and (
+                file.begin_ms <= end_ms and file.end_ms + 999 >= begin_ms
+            ):
+                for offset in file.find(value, begin_ms, end_ms):
+                    yield offset
+                    if file not in self._index_files:
+                        break
             if file.begin_ms < begin_ms:
                 return
 

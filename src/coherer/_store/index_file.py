@@ -391,8 +391,8 @@ class IndexFile:
         )
         self._files.write(self.open(), head, 0)
 
-    def find(self, value: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Return the log offsets of a hash, newest first."""
+    def find(self, value: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Return the log offsets of a hash, newest first; None for each entry of another one."""
         number = self._slot(value % self._slots)
         while number:
             data = self._files.read(self.open(), ENTRY.size, self._entry_at(number))
@@ -400,8 +400,7 @@ class IndexFile:
             store_ms = self.begin_ms + seconds * 1000
             if store_ms + 999 < begin_ms:
                 return
-            if found == value and store_ms <= end_ms:
-                yield offset
+            yield offset if found == value and store_ms <= end_ms else None
             number = previous if 0 < previous < number else 0
 
     def restore(self, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate, compress, repeat
@@ -336,7 +336,7 @@ def _store_ms(log: CommitLog, offset: int, size: int) -> int | None:
         return None
 
 
-def by_key(
+def search_key(
     log: CommitLog,
     index: KeyIndex,
     topic: str,
@@ -345,23 +345,21 @@ def by_key(
     max_count: int,
     begin_ms: int,
     end_ms: int,
-) -> list[memoryview]:
-    """Find records that have a key, newest first; see `Store.by_key`."""
-    records: list[memoryview] = []
+) -> Iterator[memoryview | None]:
+    """Find records that have a key, newest first; see `Store.search_key`."""
     seen: set[int] = set()
-
-    def accept(offset: int) -> bool:
-        record = log.record_at(offset) if offset not in seen else None
-        seen.add(offset)
-        if record is None or not begin_ms <= store_ms_of(record) <= end_ms:
-            return False
-        found = spans(record)
-        if bytes(record[found.topic_begin : found.topic_end]) != topic.encode():
-            return False
-        if key not in index_keys(decode(properties_of(record))):
-            return False
-        records.append(record)
-        return True
-
-    index.find(topic, key, (begin_ms, end_ms), accept, max_count)
-    return records
+    for offsets in index.slices(topic, key, (begin_ms, end_ms)):
+        for offset in offsets:
+            record = log.record_at(offset) if offset not in seen else None
+            seen.add(offset)
+            if record is None or not begin_ms <= store_ms_of(record) <= end_ms:
+                continue
+            found = spans(record)
+            if bytes(record[found.topic_begin : found.topic_end]) != topic.encode():
+                continue
+            if key in index_keys(decode(properties_of(record))):
+                yield record
+                max_count -= 1
+            if max_count <= 0:
+                return
+        yield None

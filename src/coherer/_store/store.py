@@ -28,7 +28,7 @@ time of day has caught up. `clock_history` converts store times to a monotonic c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -643,9 +643,25 @@ class Store:
         end_ms: int = _NO_LIMIT_MS,
     ) -> list[memoryview]:
         """Find the records of a topic that have a key (or unique id), newest first."""
+        found = self.search_key(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms)
+        return [record for record in found if record is not None]
+
+    def search_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = _NO_LIMIT_MS,
+    ) -> Iterator[memoryview | None]:
+        """`by_key` step by step: also None now and then, so that the caller can do other work.
+
+        A search may have to pass over millions of other keys.
+        """
         if self._index is None:
-            return []
-        return reading.by_key(
+            return iter(())
+        return reading.search_key(
             self._log,
             self._index,
             topic,

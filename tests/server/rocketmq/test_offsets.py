@@ -5,19 +5,22 @@ See docs/protocol/rocketmq.md, sections 2.7 and 2.8.
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
 from coherer import limits
+from coherer._record.batches import encode_batch_item
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.core.core import GROUP_IDLE_MS
 from coherer.testing import ManualClock
 from tests.server.client_harness import HEARTBEAT, consumer, heartbeat, tags
-from tests.server.rocket_harness import BrokerHarness, Client, bodies_of
+from tests.server.rocket_harness import BrokerHarness, Client, bodies_of, send_fields
 
 QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, SEARCH, MAXIMUM, MINIMUM = 12, 14, 15, 29, 30, 31
-EARLIEST, VIEW, ALL_OFFSETS = 32, 33, 43
+EARLIEST, VIEW, ALL_OFFSETS, SEND_BATCH = 32, 33, 43, 320
 
 
 def queue(**changes: object) -> dict[str, str]:
@@ -203,6 +206,26 @@ async def test_messages_by_their_keys(peer: Client, clock: ManualClock) -> None:
     assert (code, sorted(found)) == (0, [b"0", b"1", b"2"])
     assert await query("nothing") == (22, [])
     assert await query("k7", topic="other") == (22, [])
+
+
+async def test_others_are_served_while_a_key_is_searched(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """The keys of 200,000 messages with the hash of another key stopped the broker for 11 s."""
+    await peer.send()
+    items = encode_batch_item(b"x", b"KEYS\x01Aa") * 10_000
+    assert (await peer.ask(SEND_BATCH, send_fields(m="true", i=""), items)).code == 0
+    await peer.send(i="KEYS\x01BB")
+    fields = {"topic": "demo", "key": "BB", "maxNum": "3"}
+    fields |= {"beginTimestamp": "0", "endTimestamp": str(2**62)}
+    other = await broker_harness.dial()
+    searches = [peer.begin(QUERY_MESSAGE, fields) for _ in range(2)]
+    await other.settle()
+    assert not any(search.done() for search in searches)
+    async with asyncio.timeout(20):
+        for search in searches:
+            found = await search
+            assert len(bodies_of(found)) == 1
 
 
 async def test_a_message_by_its_offset(broker_harness: BrokerHarness, peer: Client) -> None:

@@ -6,6 +6,7 @@ Codes 14, 15, 29, 30, 31, 32 and 43 (docs/protocol/rocketmq.md, section 2.7), 12
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from coherer import limits
@@ -177,8 +178,9 @@ class MessageQueryHandler:
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
+        self._searching = asyncio.Lock()
 
-    def by_key(self, channel: Channel, request: Command) -> None:
+    async def by_key(self, channel: Channel, request: Command) -> None:
         """QUERY_MESSAGE (12): the messages with a key, or with one of the same hash, as in Java.
 
         Raises:
@@ -189,13 +191,7 @@ class MessageQueryHandler:
         if header.max_num < 0:
             raise negative_count(header.max_num)
         unique = header.unique_key_query == "true"
-        found = self._state.store.by_key(
-            header.topic,
-            header.key,
-            max_count=min(_UNIQUE_KEY_MAX if unique else header.max_num, _QUERY_MAX),
-            begin_ms=header.begin_ms,
-            end_ms=header.end_ms,
-        )
+        found = await self._search(header, _UNIQUE_KEY_MAX if unique else header.max_num)
         # Anyone can find a key with the hash of another topic's key, and would get its messages.
         found = [one for one in found if decode(one, check_crc=False).topic == header.topic]
         if not found:
@@ -209,6 +205,30 @@ class MessageQueryHandler:
             store_ms_of(newest), int.from_bytes(newest[28:36], "big", signed=True)
         )
         channel.respond_pieces(request, result.fields(), found)
+
+    async def _search(self, header: QueryMessageHeader, count: int) -> list[memoryview]:
+        steps = self._state.store.search_key(
+            header.topic,
+            header.key,
+            max_count=min(count, _QUERY_MAX),
+            begin_ms=header.begin_ms,
+            end_ms=header.end_ms,
+        )
+        found: list[memoryview] = []
+        for record in steps:
+            if record is None:
+                break
+            found.append(record)
+        else:
+            return found
+        # Long searches take turns: each goes one step in a turn of the event loop.
+        async with self._searching:
+            for record in steps:
+                if record is None:
+                    await asyncio.sleep(0)
+                else:
+                    found.append(record)
+        return found
 
     def by_offset(self, channel: Channel, request: Command) -> None:
         """VIEW_MESSAGE_BY_ID (33): the message at a log offset.
