@@ -146,6 +146,14 @@ WAITING_PULLS_BYTES_MAX: Final = 256 * 1024 * 1024
 PULL_FILTERS_CHARS_CACHED: Final = 256 * 1024
 """Filters that pulls contain and a broker caches; a full cache is cleared."""
 
+SELECTOR_TESTS_CHARS: Final = 640_000
+"""Characters of SQL92 selectors with which one pull, or the arrival of messages, is tested in one
+turn: one of 40 characters with 16,000 messages, which takes a tenth of a second. A long one takes
+milliseconds for each message."""
+
+SELECTOR_TESTS_MIN: Final = 16
+"""Messages that a pull tests at least."""
+
 TURN_MS: Final = 50
 """Time of one turn of the event loop in which requests of one connection are begun."""
 

@@ -131,6 +131,40 @@ async def test_filters_of_requests_are_cached_up_to_their_size(
     assert wanted("a") is not short
 
 
+async def test_a_long_expression_does_not_stop_the_broker(
+    peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of 500 comparisons took half a minute for the messages of one pull."""
+    await fill(peer, 300)
+    expression = "n = 50 OR n = 177" + " OR n = 999" * 1_000
+    monkeypatch.setattr(limits, "SELECTOR_TESTS_CHARS", len(expression) * 20)
+    offset, pulls, found = 0, 0, 0
+    while offset < 300:
+        answer = await peer.pull(
+            queueOffset=offset, subscription=expression, expressionType="SQL92"
+        )
+        assert answer.code in (FOUND, RETRY)
+        assert offset < places(answer)[0] <= offset + 20
+        found += len(bodies_of(answer))
+        offset, pulls = places(answer)[0], pulls + 1
+    assert (found, pulls) == (2, 15)
+
+
+async def test_pulls_are_woken_if_testing_them_would_take_long(
+    peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(peer, 1)
+    asked = waiting(queueOffset=1, subscription="n = 5", expressionType="SQL92")
+    pulls = [peer.begin_pull(**asked) for _ in range(3)]
+    await peer.settle()
+    monkeypatch.setattr(limits, "SELECTOR_TESTS_CHARS", 0)
+    assert (await peer.send(i="n\x014")).code == 0
+    async with asyncio.timeout(10):
+        answers = [await pull for pull in pulls]
+    assert {answer.code for answer in answers} == {RETRY}
+    assert {places(answer)[0] for answer in answers} == {2}
+
+
 async def test_expressions_and_the_limit_of_bytes(tmp_path: Path, clock: ManualClock) -> None:
     async with running(tmp_path, clock, pull_bytes_max=2_500) as harness:
         peer = await harness.dial()

@@ -130,6 +130,11 @@ class ConsumerFilters:
         """All filters of a topic, dead or alive."""
         return list(self._filters.get(topic, {}).values())
 
+    def longest(self, group: str) -> int:
+        """The length of the longest expression of a group; 0 without one."""
+        filters = (self._filters[topic][group] for topic in self._topics_of.get(group, ()))
+        return max((len(one.expression) for one in filters), default=0)
+
     def register(self, group: str, subscriptions: Iterable[GroupSubscription], now_ms: int) -> None:
         """Take the subscriptions of a group's heartbeat; its other filters become dead."""
         topics: set[str] = set()

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from coherer import limits
+from coherer._common import machine
 from coherer._record.layout import (
     BLANK,
     BLANK_BYTES,
@@ -167,7 +168,7 @@ class PullHandler:
             raise negative_count(header.max_msg_nums)
         count = max(1, min(header.max_msg_nums, options.pull_count_max))
         if wanted.test is not None:
-            return self._read_tested(header, wanted.test, count)
+            return self._read_tested(header, wanted.test, count, wanted.tests_max)
         store, place = self._state.store, (header.topic, header.queue_id, header.queue_offset)
         budget = options.pull_bytes_max
         if wanted.tags is None:
@@ -179,7 +180,11 @@ class PullHandler:
         return store.read(*place, max_bytes=budget, max_count=count, tags=wanted.tags)
 
     def _read_tested(
-        self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
+        self,
+        header: PullHeader,
+        test: Callable[[Mapping[str, str]], bool],
+        count: int,
+        tests_max: int,
     ) -> ReadResult:
         """Read until enough messages pass the test, or many have been tested."""
         store, budget = self._state.store, self._state.options.pull_bytes_max
@@ -187,8 +192,9 @@ class PullHandler:
         records: list[memoryview] = []
         offsets: list[int] = []
         while True:
+            left = min(start + tests_max - offset, _TESTED_AT_ONCE)
             found = store.read(
-                header.topic, header.queue_id, offset, max_bytes=1 << 20, max_count=_TESTED_AT_ONCE
+                header.topic, header.queue_id, offset, max_bytes=1 << 20, max_count=left
             )
             if found.status is not ReadStatus.FOUND:
                 break
@@ -204,7 +210,7 @@ class PullHandler:
                 offsets.append(at)
             if len(records) >= count or offset < found.next_offset:
                 break
-            if offset - start >= _SCAN_ENTRIES or offset == found.max_offset:
+            if offset - start >= tests_max or offset == found.max_offset:
                 break
         if offset == start:
             return found
@@ -298,10 +304,18 @@ class PullFilter(msgspec.Struct, frozen=True):
     Args:
         tags: tag codes; None for all.
         test: a test of a message's properties; None for all.
+        chars: the length of the expression that it evaluates.
     """
 
     tags: frozenset[int] | None = None
     test: Callable[[Mapping[str, str]], bool] | None = None
+    chars: int = 0
+
+    @property
+    def tests_max(self) -> int:
+        """How many messages a pull may test."""
+        most = limits.SELECTOR_TESTS_CHARS // max(self.chars, 1)
+        return min(max(most, limits.SELECTOR_TESTS_MIN), _SCAN_ENTRIES)
 
 
 EVERYTHING = PullFilter()
@@ -367,7 +381,9 @@ class PullFilters:
         )
         # As in Java, all messages pass if the expression is invalid.
         built = self._filters.build(header.consumer_group, subscribed, self._state.now_ms())
-        return EVERYTHING if built is None else PullFilter(test=built.matches)
+        if built is None:
+            return EVERYTHING
+        return PullFilter(test=built.matches, chars=len(built.expression))
 
     def _of_group(self, header: PullHeader, group: Group) -> PullFilter:
         consumers = self._state.consumers.get(header.consumer_group)
@@ -409,11 +425,12 @@ class PullFilters:
                 "the consumer's consumer filter data not latest",
             )
         self._check_allowed(subscription.type)
-        return PullFilter(test=found.matches)
+        return PullFilter(test=found.matches, chars=len(found.expression))
 
     def _of_original_topic(self, topic: str, wanted: PullFilter) -> PullFilter:
         """Apply the filter of the original topic to redelivered messages."""
         group, tags = topic.removeprefix(RETRY_PREFIX), wanted.tags
+        chars = self._filters.longest(group)
 
         def test(properties: Mapping[str, str]) -> bool:
             if tags is not None and tag_code(properties.get(TAGS)) not in tags:
@@ -421,7 +438,7 @@ class PullFilters:
             first = self._filters.get(properties.get(RETRY_TOPIC, ""), group)
             return first is None or first.matches(properties)
 
-        return PullFilter(test=test)
+        return PullFilter(test=test, chars=chars)
 
     def _check_allowed(self, kind: str | None) -> None:
         if not self._state.options.property_filter:
@@ -560,8 +577,15 @@ class LongPolling:
             if key in self._suspended and draft.sys_flag & ROLLED_BACK in (0, 8):
                 each = draft.to_drafts() if isinstance(draft, DraftBatch) else (draft,)
                 woken.setdefault(key, []).extend(each)
+        left = limits.SELECTOR_TESTS_CHARS
         for key, new in woken.items():
-            self._end([one for one in self._suspended[key] if any(map(one.wants, new))])
+            ended: list[SuspendedPull] = []
+            for one in self._suspended[key]:
+                # Without room for a test it is woken: it reads the messages again.
+                if left <= 0 or any(map(one.wants, new)):
+                    ended.append(one)
+                left -= one.wanted.chars * len(new)
+            self._end(ended)
 
     def refuse(self, refusal: Callable[[Channel, Command], Command | None]) -> None:
         """Answer the pulls that may not be answered with messages any more.
@@ -595,7 +619,7 @@ class LongPolling:
     def close(self) -> None:
         """Answer all pulls, before the connections are closed."""
         self.expire(_FOR_EVER_MS)
-        self._answer(len(self._ended))
+        self._answer(len(self._ended), turn_ms=_FOR_EVER_MS)
 
     def _end(self, ended: Sequence[SuspendedPull]) -> None:
         for one in ended:
@@ -611,8 +635,11 @@ class LongPolling:
         if self._ended:
             asyncio.get_running_loop().call_soon(self._answer_some)
 
-    def _answer(self, count_max: int) -> None:
-        for _ in range(min(len(self._ended), count_max)):
+    def _answer(self, count_max: int, turn_ms: int = limits.TURN_MS) -> None:
+        until_ns = machine.ticks_ns() + turn_ms * 1_000_000
+        for number in range(min(len(self._ended), count_max)):
+            if number and machine.ticks_ns() > until_ns:
+                return
             one = self._ended.popleft()
             if not one.channel.closed:
                 self._resume(one)
