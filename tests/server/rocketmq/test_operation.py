@@ -5,6 +5,7 @@ See docs/protocol/rocketmq.md, sections 2.7, 2.11 and 2.12.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from pathlib import Path
@@ -304,6 +305,22 @@ async def test_how_far_all_groups_are(broker_harness: BrokerHarness, peer: Clien
 
     assert await ask("false") == (2, {"demo", "ordered"})
     assert await ask("true") == (0, {"ordered"})
+
+
+async def test_others_are_served_while_all_groups_are_listed(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """100,000 positions of groups took seconds, in which nobody else was served."""
+    for number in range(300):
+        broker_harness.state.groups.add(f"g{number}")
+    other = await broker_harness.dial()
+    lists = [peer.begin(Code.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) for _ in range(2)]
+    await other.settle()
+    assert not any(one.done() for one in lists)
+    async with asyncio.timeout(20):
+        for one in lists:
+            found = bodies.BrokerConsumeStats.decode((await one).body)
+            assert len(found.consume_stats_list) >= 300
 
 
 async def test_which_times_a_group_has_to_read(broker_harness: BrokerHarness, peer: Client) -> None:
