@@ -62,9 +62,15 @@ async def test_an_old_master_that_comes_back_serves_nothing(
             assert f":{old.rocketmq_port}".encode() not in bytes(found.body)
             client.connection.close()
             await new.stop()
-            async with asyncio.timeout(20):
-                await old.ready()
-            assert await codes(old) == [0, 0, 0]
+            name_server = await Client.dial(int(names.rpartition(":")[2]))
+            asked = await name_server.ask(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "flights"})
+            assert asked.code != 0, "the new master has left, and the old one has not come"
+            name_server.connection.close()
+            assert await codes(old) == [14, 14, 14]
+    async with old:
+        async with asyncio.timeout(20):
+            await old.ready()
+        assert await codes(old) == [0, 0, 0]
 
 
 async def test_other_brokers_and_earlier_runs_are_no_rivals(tmp_path: Path, names: str) -> None:

@@ -252,6 +252,7 @@ class RemoteRegistrar:
         self._rival_found = rival_found
         self._searching = asyncio.Lock()
         self._is_alone = False
+        self._rival: str | None = None
         self._addresses = addresses
         self._outgoing = outgoing
         self._announce_timeout_ms = announce_timeout_ms
@@ -379,21 +380,21 @@ class RemoteRegistrar:
             UnavailableError: one has.
         """
         async with self._searching:
-            if self._is_alone:
-                return
-            rival = await self._rivals.find()
-            self._rival_found(rival)
-            if rival is not None:
-                name = self._registration.options().broker
-                raise UnavailableError(
-                    f"Another broker is the master of {name}. This one serves no messages, as it "
-                    "would give out the same offsets.",
-                    server=rival,
-                    hint="If a slave has become the master, start this broker as its slave, with "
-                    "an empty directory. If not, give it another --broker-name, or stop the other "
-                    "one.",
-                )
-            self._is_alone = True
+            if not (self._is_alone or self._rival):
+                self._rival = await self._rivals.find()
+                self._is_alone = self._rival is None
+                self._rival_found(self._rival)
+        # Not even when the other one has left: it has stored messages that this one lacks.
+        if self._rival is not None:
+            name = self._registration.options().broker
+            raise UnavailableError(
+                f"Another broker is the master of {name}. This one serves no messages until it is "
+                "restarted, as it would give out the same offsets.",
+                server=self._rival,
+                hint="If a slave has become the master, start this broker as its slave, with an "
+                "empty directory. If not, give it another --broker-name, or stop the other one and "
+                "restart this one.",
+            )
 
     async def _register(self, address: str) -> None:
         body = self._registration.body()

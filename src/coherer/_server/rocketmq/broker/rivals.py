@@ -7,6 +7,9 @@ send clients to the one that has registered last. Nothing in RocketMQ's protocol
 So a master first asks the name servers who has its name. A broker at another address that answers,
 and says that it is the master of this name, is a rival. An address where nobody answers is that of
 an earlier run of this broker, perhaps: name servers keep it for up to two minutes.
+
+A broker that has found a rival serves nothing until it is restarted. If it went on when the rival
+leaves, a crash of that would bring back a log that lacks what the rival has stored.
 """
 
 from __future__ import annotations
