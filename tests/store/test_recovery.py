@@ -16,6 +16,7 @@ from coherer._store import DamagedRange, Store
 from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError
 from tests.copies import copy_tree
+from tests.power import Unknown
 
 
 def fill(harness: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
@@ -329,9 +330,7 @@ def test_an_impossible_queue_offset_is_rejected(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_a_damaged_message_keeps_its_offset(
-    harness: Any, tmp_path: Path, *, is_last: bool
-) -> None:
+def test_a_damaged_message_keeps_its_offset(harness: Any, tmp_path: Path, *, is_last: bool) -> None:
     """No other message of its queue follows, so only its own record says which offset it had."""
     store = harness.open()
     placed = store.append([harness.draft(0, "t"), harness.draft(1, "t")])[-1]
@@ -357,6 +356,24 @@ def test_a_queue_is_rebuilt_around_a_record_with_another_offset(harness: Any) ->
     entries.write_bytes(content)
     found = harness.labels(harness.open())
     assert found == {n: f"t/0/{n}" for n in range(20) if n != 5}
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_queue_that_is_rebuilt_gives_out_no_offset_again(harness: Any, *, is_clean: bool) -> None:
+    store = harness.open()
+    placed = store.append([harness.draft(n) for n in range(20)])
+    store.flush_queues()  # the checkpoint covers all of them
+    if is_clean:
+        store.close()
+    image = harness.crash()
+    flip(image, placed[-1].physical_offset + 90)  # the body of the last message
+    entries = image / "consumequeue/t/0" / f"{0:020d}"
+    content = bytearray(entries.read_bytes())
+    content[60] ^= 1 << 6  # the place of the fourth entry
+    entries.write_bytes(content)
+    again = harness.open(image, files=Unknown(), flush="sync")
+    assert harness.labels(again) == {n: f"t/0/{n}" for n in range(19)}
+    assert again.append([harness.draft(20)])[0].queue_offset >= 20
 
 
 def test_a_damaged_time_is_given_to_no_other_message(harness: Any) -> None:

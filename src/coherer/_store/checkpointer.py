@@ -98,13 +98,14 @@ class Checkpointer:
         return (self.gaps, self._is_replica) != (found.gaps, found.replica)
 
     def start_at(
-        self, end: int, store_ms: int, *, lost_power: bool, damaged_bytes: int = 0
+        self, end: int, store_ms: int, *, lost_power: bool, unknown_bytes: int = 0
     ) -> None:
         """Start after recovery.
 
         Args:
             lost_power: whether messages that readers have seen may be lost.
-            damaged_bytes: how much of what the checkpoint does not cover is damaged.
+            unknown_bytes: how much of the log is damaged that readers may have seen, and no queue
+                knows any more.
         """
         found = self.checkpoint
         if lost_power:
@@ -114,9 +115,8 @@ class Checkpointer:
             entries = 0 if self._is_replica else found.reserve + LEAD_MIN
         if entries and found.offset is not None:
             self.gaps = with_gap(self.gaps, Gap(found.offset, end, entries))
-        elif damaged_bytes and not (lost_power or self._is_replica):
-            # A process that was killed wrote it, so readers have seen what was there.
-            entries = min(-(-damaged_bytes // RECORD_BYTES_MIN), LEAD_MAX)
+        elif unknown_bytes and not self._is_replica:
+            entries = min(-(-unknown_bytes // RECORD_BYTES_MIN), LEAD_MAX)
             self.gaps = with_gap(self.gaps, Gap(end, end, entries))
         self._published = (end, store_ms, 0)
 

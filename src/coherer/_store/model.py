@@ -418,16 +418,27 @@ class RecoveryReport(Struct, frozen=True):
     void: tuple[int, ...] = ()
     cuts: tuple[PowerCut, ...] = ()
 
-    @property
-    def damaged_bytes(self) -> int:
-        """How much of the replayed part of the log is damaged, with the end that was cut off.
+    def unknown_bytes(self, *, lost_power: bool) -> int:
+        """How much of the log is damaged that readers may have seen, and no queue knows any more.
+
+        Queues lose the entries of damaged records that are replayed, or when they are rebuilt.
+
+        Args:
+            lost_power: whether a power cut can have torn what is replayed. Nobody has seen that.
 
         >>> pieces = DamagedRange(400, 500, "zeros"), DamagedRange(900, 1000, "zeros")
-        >>> RecoveryReport(replayed_from=600, damage=pieces, cut_bytes=20).damaged_bytes
-        120
+        >>> report = RecoveryReport(clean=False, replayed_from=600, damage=pieces, cut_bytes=20)
+        >>> report.unknown_bytes(lost_power=False), report.unknown_bytes(lost_power=True)
+        (120, 0)
         """
-        replayed = [piece for piece in self.damage if piece.begin >= self.replayed_from]
-        return self.cut_bytes + sum(piece.end - piece.begin for piece in replayed)
+        found = 0 if self.clean or lost_power else self.cut_bytes
+        for piece in self.damage:
+            if piece.begin < self.replayed_from:
+                is_unknown = bool(self.repaired)
+            else:
+                is_unknown = not (self.clean or lost_power)
+            found += piece.end - piece.begin if is_unknown else 0
+        return found
 
     def problems(self) -> list[str]:
         """Return sentences about damage: where it is, how many messages are lost, the remedy.

@@ -256,7 +256,7 @@ class Store:
             end,
             found.last_ms,
             lost_power=lost_power,
-            damaged_bytes=0 if clean else found.report.damaged_bytes,
+            unknown_bytes=found.report.unknown_bytes(lost_power=lost_power),
         )
         self._log.damage = found.report.damage
         cuts = power_cuts.update(known, found.report)

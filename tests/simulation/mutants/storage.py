@@ -63,7 +63,7 @@ def heirs_leave_no_gap(patch: Patch) -> None:
     real = Checkpointer.start_at
 
     def start_at(
-        self: Any, end: int, store_ms: int, *, lost_power: bool, damaged_bytes: int
+        self: Any, end: int, store_ms: int, *, lost_power: bool, unknown_bytes: int
     ) -> None:
         self.checkpoint = replace(self.checkpoint, replica=False)
         real(self, end, store_ms, lost_power=lost_power)
@@ -75,7 +75,7 @@ def damage_leaves_its_offset(patch: Patch) -> None:
     """After a kill, the offset of a damaged message at the end of its queue means another one."""
     real = Checkpointer.start_at
 
-    def start_at(self: Any, *args: Any, damaged_bytes: int, **options: Any) -> None:
+    def start_at(self: Any, *args: Any, unknown_bytes: int, **options: Any) -> None:
         real(self, *args, **options)
 
     patch.setattr(Checkpointer, "start_at", start_at)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-
 import pytest
+from hypothesis import given
 
 from coherer._record import compression, layout
 from coherer._wire.rocketmq.delivery import MessageBatch
