@@ -54,8 +54,9 @@ class Driver:
         self._offsets = Log(Files(run, OFFSETS))
         self._commits = Log(Files(run, COMMITS))
         self._table = Files(run, TABLE, on_create=self._put)
-        # What retention deletes before it was read is gone, and that is no error then.
-        keeps = run.history.retention_s == float("inf")
+        # What retention deletes before it was read is gone, and that is no error then. Nor is it
+        # one that the first message of a queue is damaged.
+        keeps = run.history.retention_s == float("inf") and not run.plan.rots
         options = {
             **access_of(run),
             "topic": ORDERS,
