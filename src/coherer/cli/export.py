@@ -92,8 +92,8 @@ def _alone(to: str) -> Generator[None]:
     try:
         yield
     finally:
+        lock.unlink(missing_ok=True)  # first: the next export locks a file of its own
         files.unlock(lock, handle)
-        lock.unlink(missing_ok=True)
 
 
 def _exists(to: str) -> UsageError:
