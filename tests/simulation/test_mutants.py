@@ -21,7 +21,7 @@ SAMPLE = {
     "times stop at gaps": ("short", 10),
     "late answers count": ("short", 13),
     "heirs leave no gap": ("short", 14),
-    "damage leaves its offset": ("short", 50),
+    "damage leaves its offset": ("short", 100),
     "delays stop in gaps": ("short", 25),
     "replays share their locks": ("short", 1),
     "files are deleted too soon": ("long", 6),

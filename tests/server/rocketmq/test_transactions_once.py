@@ -141,7 +141,7 @@ async def test_a_mark_that_a_power_cut_took_alone_is_stored_again(node: Node, to
     assert [(await one).code for one in asked] == [0] * 4
     assert sorted(again.bodies("t", 2)) == [b"0", b"1", b"2", b"3"]
     damaged = torn == 0  # the place of the first mark stays empty
-    assert again.store.queue_range(OP_HALF_TOPIC, 0)[1] == 4 + damaged
+    assert (again.store.queue_range(OP_HALF_TOPIC, 0)[1] > 4) == damaged
     later = await killed(again, "later")
     asked = [later.caller.begin(END, later.fields(one, COMMIT)) for one in prepared]
     await later.beat()
