@@ -231,13 +231,15 @@ async def test_so_many_topics_are_created_by_sends(
     assert (await peer.send(b="newer")).code == 0
 
 
-async def test_a_retry_topic_without_a_group_is_not_created(
-    tmp_path: Path, clock: ManualClock
+async def test_so_many_retry_topics_without_a_group_are_created(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, clock, auto_create_groups=False) as harness:
-        peer = await harness.dial()
-        assert (await peer.send(b="%RETRY%g")).code == 26
-        assert "%RETRY%g" not in harness.state.topics
+        peer, topics = await harness.dial(), harness.state.topics
+        monkeypatch.setattr(limits, "TOPICS_MAX", len(topics) + 1)
+        for name in ("%RETRY%a", "%RETRY%b"):
+            assert (await peer.send(b=name)).code == 26
+        assert ("%RETRY%a" in topics, "%RETRY%b" in topics) == (True, False)
 
 
 async def test_so_many_keys_are_put_into_the_index_at_once(

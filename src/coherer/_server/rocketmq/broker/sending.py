@@ -270,7 +270,9 @@ class SendHandler:
         state = self._state
         retry = header.topic.startswith(RETRY_PREFIX)
         if retry:
-            self._group_of(header.topic)
+            # Java makes the topic of a group that does not exist, and then refuses the message.
+            if len(state.topics) >= limits.TOPICS_MAX:
+                self._group_of(header.topic)
         elif not state.may_create_topic():
             remark = (
                 f"topic[{header.topic}] not exist, and this broker has {limits.TOPICS_MAX} topics "

@@ -192,7 +192,7 @@ class RocketState:
     def group(self, name: str) -> Group | None:
         """A group's settings; creates the group where that is allowed."""
         found = self.groups.get(name)
-        if found is not None or not is_name(name):
+        if found is not None or (name and not is_name(name)):  # Java takes a group without a name
             return found
         if len(self.groups) >= limits.GROUPS_MAX:
             _log.warning(
