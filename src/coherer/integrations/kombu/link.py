@@ -112,7 +112,12 @@ class Link:
 
     def forget(self, topics: Iterable[str]) -> None:
         """Create topics that were deleted anew when they are needed next."""
-        self._portal.post(lambda: [self._session.forget(one) for one in topics])
+
+        def forget() -> None:
+            for one in topics:
+                self._session.forget(one)
+
+        self._portal.post(forget)
 
     def exists(self, topic: str) -> bool:
         """Whether a topic exists."""
