@@ -63,10 +63,10 @@ async def together(works: Iterable[Coroutine[Any, Any, object]], name: str) -> N
 
 
 def is_order(error: BaseException) -> bool:
-    """Whether an exception is the order to end the current task, or the program.
+    """Whether an exception tells the current task, or the program, to end.
 
-    A `CancelledError` is none if it comes from another task, which this one has waited for and
-    which was cancelled. If the application's code raises it, that code has failed.
+    A `CancelledError` does so only if the current task was cancelled. If the application's code
+    waits for another task, and that one is cancelled, the application's code has failed.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

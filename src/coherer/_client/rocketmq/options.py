@@ -297,7 +297,7 @@ def selector_of(selection: Selection) -> Selector:
     """A filter in the form that subscriptions take.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a filter that RocketMQ's brokers know.
     """
     if selection is None or isinstance(selection, str | Tags | Sql92):
         return selection

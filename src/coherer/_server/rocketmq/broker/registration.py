@@ -230,8 +230,8 @@ class RemoteRegistrar:
         addresses: host:port of each name server.
         outgoing: the connections to them; the caller closes it.
         announce_timeout_ms: the longest wait of `announced`.
-        rival_found: called before the first registration, with the address of another master that
-            has this broker's name; None if there is none.
+        rival_found: called before the first registration with the address of another master of
+            this broker's name, or with None if no other master has it.
 
     Attributes:
         ready: set when one of them has accepted the registration.
