@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coherer._record.layout import decode, encode, spans
-from coherer._store import DamagedRange, Store
+from coherer._store import DamagedRange, Store, checkpointer
 from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError
 from tests.copies import copy_tree
@@ -374,6 +374,23 @@ def test_a_queue_that_is_rebuilt_gives_out_no_offset_again(harness: Any, *, is_c
     again = harness.open(image, files=Unknown(), flush="sync")
     assert harness.labels(again) == {n: f"t/0/{n}" for n in range(19)}
     assert again.append([harness.draft(20)])[0].queue_offset >= 20
+
+
+def test_a_missing_file_makes_no_long_gap(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each queue writes the gap: for a file of Java's size it would have millions of entries."""
+    monkeypatch.setattr(checkpointer, "DAMAGED_MAX", 3)
+    store = harness.open()
+    store.append([harness.draft(n, size=1_000) for n in range(60)])
+    store.flush_queues()
+    image = harness.crash()
+    (image / "commitlog" / f"{16_384:020d}").unlink()
+    entries = image / "consumequeue/t/0" / f"{800:020d}"
+    content = bytearray(entries.read_bytes())
+    content[(57 - 40) * 20 + 10] ^= 1
+    entries.write_bytes(content)
+    again = harness.open(image)
+    assert again.recovery.repaired
+    assert 60 <= again.append([harness.draft(60)])[0].queue_offset <= 63
 
 
 def test_a_damaged_time_is_given_to_no_other_message(harness: Any) -> None:

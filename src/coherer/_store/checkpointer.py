@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -31,8 +32,12 @@ from coherer._store.files import (
 )
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
-from coherer._store.offset_reserve import LEAD_MAX, LEAD_MIN, Gap, Reserve, with_gap
+from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve, with_gap
 from coherer.errors import StoreError, StoreFullError
+
+DAMAGED_MAX: Final = 10_000
+"""The longest gap, in entries, for damage of the log. Each queue writes it before its next message:
+for a missing file of 1 GiB that would be 200 MB in each queue."""
 
 
 class Checkpointer:
@@ -116,7 +121,7 @@ class Checkpointer:
         if entries and found.offset is not None:
             self.gaps = with_gap(self.gaps, Gap(found.offset, end, entries))
         elif unknown_bytes and not self._is_replica:
-            entries = min(-(-unknown_bytes // RECORD_BYTES_MIN), LEAD_MAX)
+            entries = min(-(-unknown_bytes // RECORD_BYTES_MIN), DAMAGED_MAX)
             self.gaps = with_gap(self.gaps, Gap(end, end, entries))
         self._published = (end, store_ms, 0)
 
