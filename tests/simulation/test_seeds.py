@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.plan import plan
@@ -19,9 +21,13 @@ def test_no_promise_is_broken(seed: int, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_one_seed_is_one_run(protocol: str) -> None:
-    first, _ = run(plan(3, protocol))
-    again, _ = run(plan(3, protocol))
+@pytest.mark.parametrize("seed", [0, 3])
+def test_one_seed_is_one_run(
+    seed: int, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = run(plan(seed, protocol))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # longer, and with other hash values
+    again, _ = run(plan(seed, protocol))
     assert first.timeline().splitlines() == again.timeline().splitlines()
 
 

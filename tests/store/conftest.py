@@ -152,7 +152,7 @@ class PowerFiles(OsFiles):
     @_at_once
     def adopt(self, root: Path) -> None:
         """Treat existing files as durable."""
-        for path in [root, *root.rglob("*")]:
+        for path in [root, *sorted(root.rglob("*"))]:
             inode = None if not path.is_file() else _Inode()
             if inode is not None:
                 inode.content[:] = inode.durable[:] = path.read_bytes()
@@ -280,7 +280,8 @@ class PowerFiles(OsFiles):
     def cut(self, root: Path, image: Path, chance: random.Random) -> None:
         """Write the state of `root` after a power cut now to `image`."""
         names = dict(self._durable_names)
-        for directory in sorted({name.parent for name, _, _ in self._pending_names}):
+        below = {name.parent for name, _, _ in self._pending_names if root in name.parents}
+        for directory in sorted(below):
             pending = [entry for entry in self._pending_names if entry[0].parent == directory]
             for name, inode, there in pending[: chance.randint(0, len(pending))]:
                 _name(names, name, inode, there)

@@ -502,14 +502,14 @@ class UnsyncedFiles:
         """
         if len(self.files) + len(self.directories) > _SYNC_EACH_MAX and files.sync_all(root):
             return
-        for path in self.files:
+        for path in sorted(self.files):  # the simulator repeats a run call by call
             with suppress(FileNotFoundError):
                 handle = files.open(path)  # the writer may close its own handle at any time
                 try:
                     files.sync(handle)
                 finally:
                     files.close(handle)
-        for path in self.directories:
+        for path in sorted(self.directories):
             with suppress(FileNotFoundError):
                 files.sync_directory(path)
 
