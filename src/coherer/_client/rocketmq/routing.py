@@ -288,7 +288,7 @@ class RouteTable:
 
     async def refresh(self) -> None:
         """Look up every topic in use again, and call the watchers about changes."""
-        for topic in self._templates.keys() | self._routes.keys() | set(self._subscribed()):
+        for topic in dict.fromkeys((*self._templates, *self._routes, *self._subscribed())):
             try:
                 await self.route(topic, fresh=True)
             except UnavailableError as error:  # do not try thousands of other topics

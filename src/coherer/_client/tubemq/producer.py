@@ -339,7 +339,7 @@ class Producer(BaseProducer):
     def _build_routes(self) -> None:
         publisher = self._publisher
         wanted: dict[tuple[str, str], TargetPartition] = {}
-        for topic in publisher.topics | self._routes.keys():
+        for topic in sorted(publisher.topics | self._routes.keys()):
             info = publisher.infos.get(topic)
             targets = {} if info is None else self._targets_of(info)
             wanted.update(targets)

@@ -416,7 +416,7 @@ class AssignmentManager:
                 self._remove(assigned)
         await self._store_offsets(queues)
         if self.locking:
-            await self.locks.unlock(list(self.locks.held), wait=True)
+            await self.locks.unlock(sorted(self.locks.held), wait=True)
         self.buffer.wake()
 
     # -- taking queues

@@ -484,7 +484,8 @@ class PullConsumer(Lifecycle):
         selector = selector_of(selection)
         new = [
             Subscription.of(topic, selector, version_ms=now_ms())
-            for topic in by_topic.keys() - membership.subscriptions.keys()
+            for topic in by_topic
+            if topic not in membership.subscriptions
         ]
         for subscription in new:
             if subscription.kind == SQL92:

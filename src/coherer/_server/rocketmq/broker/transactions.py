@@ -570,7 +570,7 @@ class TransactionService:
             self._plan_stored(ledger, plan, ())
             return
         self._busy = True
-        for name in {draft.topic for draft in plan.drafts}:
+        for name in dict.fromkeys(draft.topic for draft in plan.drafts):
             self._need_topic(name)
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:

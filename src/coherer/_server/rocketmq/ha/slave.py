@@ -430,7 +430,7 @@ class MetadataSync:
     ) -> None:
         self._has_grown.set()
         topics = self._core.topics
-        for name in {draft.topic for draft in drafts}:
+        for name in dict.fromkeys(draft.topic for draft in drafts):
             # The master may have deleted it again, so each is asked for once in ten seconds.
             if name not in topics and not topics.is_system(name) and name not in self._unknown:
                 self._unknown.add(name)

@@ -159,7 +159,7 @@ class GetHandler:
         """Answer the gets that are held for these messages, and notify other consumers."""
         if not self.consumers:
             return
-        for topic, partition in {(draft.topic, draft.queue_id) for draft in drafts}:
+        for topic, partition in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
             for reader in self.consumers.readers_of(topic, partition):
                 get = self._held.get(reader)
                 if get is None:

@@ -85,7 +85,7 @@ class CatalogWriter:
         record = self.record(name, broker)
         if record is None:
             others = () if name in state.catalog.topics else self._siblings
-            for one in {broker, *others}:
+            for one in dict.fromkeys((broker, *others)):
                 if one in state.catalog.brokers:
                     props = msgspec.structs.replace(
                         state.catalog.broker(one).props,
