@@ -21,7 +21,7 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(IN_MEMORY) $(BIN)/python tools/run_tests.py $(FAST)
-	$(SIMULATE) --seeds 150
+	$(IN_MEMORY) $(SIMULATE) --seeds 150
 	$(BIN)/python tools/run_tests.py
 	$(BIN)/python tools/test_integrations.py
 else

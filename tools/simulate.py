@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -35,23 +38,34 @@ from tests.simulation.workload import run
 PROTOCOLS: Final = ("tubemq", "rocketmq")
 SERVERS: Final = ("ours", "java", "java-tubemq")
 DEFAULT: Final = "short"
-RUNS_OF_A_WORKER: Final = 15
+DIED: Final = "process"
+"""Stands for a check, if the process of a run has ended without a result."""
 SHOWN: Final = 5
+_Results: TypeAlias = "Connection[Outcome, Outcome]"
 PICTURES: Final = Path("build/simulation")
 SHRUNK: Final = 3
 """The number of failures that are made smaller, which takes a minute or two for each."""
 
 
-def one(what: Plan) -> tuple[Plan, str, str, float]:
-    """Simulate a plan.
+class Outcome(NamedTuple):
+    """What a run has shown.
 
-    Returns:
-        It, the check that has found something, all that was found as text, and the seconds of
-        virtual time.
+    Args:
+        check: the check that has found something, or an empty text.
+        text: all that was found.
+        virtual_s: how long the run lasted, in virtual time.
     """
+
+    check: str
+    text: str
+    virtual_s: float
+
+
+def one(what: Plan) -> Outcome:
+    """Simulate a plan."""
     history, wrong = run(what)
     text = "\n".join(f"  {one.check}: {one.message} {one.text}" for one in wrong[:SHOWN])
-    return what, wrong[0].check if wrong else "", text, history.events[-1].at_s
+    return Outcome(wrong[0].check if wrong else "", text, history.events[-1].at_s)
 
 
 def command(what: Plan, only: str = "") -> str:
@@ -91,35 +105,60 @@ def show_shrunk(what: Plan, check: str) -> None:
     show(small, check)
 
 
-def _begin_worker() -> None:
-    """Collect no garbage: it takes a tenth of the time, and a worker ends after a few runs."""
-    gc.freeze()
+def _report(what: Plan, results: _Results) -> None:
+    """Simulate a plan in a process of its own."""
+    results.send(one(what))
+
+
+def outcomes(runs: list[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+    """Simulate plans on all cores, each in a process of its own.
+
+    A process begins with what this one has imported. The memory of killed programs is never freed,
+    so that their destructors do not run, nor is any other: collecting garbage takes a tenth of the
+    time.
+    """
     gc.disable()
+    gc.freeze()
+    forks, waiting = multiprocessing.get_context("fork"), iter(runs)
+    under_way: dict[_Results, tuple[Plan, BaseProcess]] = {}
+    while True:
+        for what in itertools.islice(waiting, (os.cpu_count() or 1) - len(under_way)):
+            results, end = forks.Pipe(duplex=False)
+            child = forks.Process(target=_report, args=(what, end))
+            child.start()
+            end.close()
+            under_way[results] = what, child
+        if not under_way:
+            return
+        ready = wait(under_way)
+        for results in [each for each in under_way if each in ready]:
+            what, process = under_way.pop(results)
+            try:
+                found = results.recv()
+            except EOFError:
+                process.join()
+                found = Outcome(DIED, f"  exit code {process.exitcode}", 0.0)
+            process.join()
+            yield what, found
 
 
 def search(runs: list[Plan]) -> int:
-    """Simulate plans on all cores; returns how many broke a promise."""
-    began, virtual_s, done = time.monotonic(), 0.0, 0
+    """Simulate plans; returns how many broke a promise."""
+    began, virtual_s = time.monotonic(), 0.0
     broken: list[tuple[Plan, str]] = []
-    # A killed program's memory is never freed, so that its destructors do not run. Not an executor:
-    # that of Python 3.11 waits for ever when its last worker has done its share.
-    workers = multiprocessing.get_context("spawn").Pool(
-        os.cpu_count(), _begin_worker, maxtasksperchild=RUNS_OF_A_WORKER
-    )
-    with workers as pool:
-        for what, check, text, took_s in pool.imap_unordered(one, runs):
-            virtual_s, done = virtual_s + took_s, done + 1
-            if check:
-                broken.append((what, check))
-                print(f"\n{command(what)}\n{text}", flush=True)
-            elif sys.stdout.isatty():
-                print(f"\r{done} of {len(runs)}", end="", flush=True)
+    for done, (what, found) in enumerate(outcomes(runs), 1):
+        virtual_s += found.virtual_s
+        if found.check:
+            broken.append((what, found.check))
+            print(f"\n{command(what)}\n{found.text}", flush=True)
+        elif sys.stdout.isatty():
+            print(f"\r{done} of {len(runs)}", end="", flush=True)
     took_s = time.monotonic() - began
     print(
-        f"\n{done} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
+        f"\n{len(runs)} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
         f"{len(broken)} broke a promise"
     )
-    for what, check in broken[:SHRUNK]:
+    for what, check in [each for each in broken if each[1] != DIED][:SHRUNK]:
         show_shrunk(what, check)
     return len(broken)
 

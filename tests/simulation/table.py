@@ -29,7 +29,9 @@ if TYPE_CHECKING:  # a run starts the programs, and they use the run
 QUERY: Final = "reading"
 OFFSETS, COMMITS, TABLE = f"{QUERY}/offsets", f"{QUERY}/commits", f"{QUERY}/table"
 PAUSE_S: Final = 0.5
-"""Between two micro-batches, at most."""
+"""After a micro-batch, at most."""
+IDLE_S: Final = 2.0
+"""After a look that found nothing, at most: these looks were most requests of a run."""
 LIMITS: Final = (None, 600, 2_000)
 """Of the offsets in a micro-batch; the gap of a power cut has hundreds, that of a slave that has
 just copied a log thousands."""
@@ -42,8 +44,8 @@ async def drive(run: Run, who: str, chance: Random) -> None:
     driver = Driver(run, who)
     run.note(who, "query")
     while not run.end.is_set():
-        await run_blocking(driver.next)
-        await asyncio.sleep(chance.random() * PAUSE_S)
+        found = await run_blocking(driver.next)
+        await asyncio.sleep(chance.random() * (PAUSE_S if found else IDLE_S))
 
 
 class Driver:
@@ -69,21 +71,21 @@ class Driver:
         self._options = read_options(options, run.plan.protocol)
         self._reader = StreamReader(self._options)
 
-    def next(self) -> None:
-        """Run a micro-batch, if there is one."""
+    def next(self) -> bool:
+        """Run a micro-batch, if there is one; returns whether there was."""
         try:
-            self._next()
+            return self._next()
         except DataLossError as error:  # nothing was deleted
             self._run.note(self._who, "error", note=str(error))
             raise
 
-    def _next(self) -> None:
+    def _next(self) -> bool:
         batch = self._offsets.newest()
         if batch == self._commits.newest():
             start = self._start_of(batch + 1)
             end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
             if end == start:
-                return
+                return False
             batch += 1
             self._offsets.write(batch, json.dumps(end))
         start, end = self._start_of(batch), json.loads(self._offsets.read(batch))
@@ -95,6 +97,7 @@ class Driver:
         ]
         self._table.create(str(batch), json.dumps(rows).encode())
         self._commits.write(batch, "")
+        return True
 
     def _put(self, batch: str) -> None:
         """Note what the table has got; it may be the last thing that the driver does."""
