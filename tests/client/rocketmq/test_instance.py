@@ -235,6 +235,26 @@ async def test_brokers_without_a_route_are_forgotten(cluster, instance: Instance
     await gone.listener.close()
 
 
+async def test_a_broker_that_is_back_is_known_again(cluster, instance: Instance) -> None:
+    cluster.topics["other"] = 1
+    await instance.routes.route("demo")
+    master = instance.routes.address("broker-a")
+    plain = cluster.route
+
+    def without_master(queues: int):
+        route = plain(queues)
+        route.broker_datas[0].broker_addrs[1] = "127.0.0.1:1"
+        del route.broker_datas[0].broker_addrs[0]
+        return route
+
+    cluster.route = without_master
+    await instance.routes.look_up("other")  # while the master is away
+    assert instance.routes.addresses("broker-a") == {1: "127.0.0.1:1"}
+    cluster.route = plain
+    await instance.routes.route("demo", fresh=True)  # as it was before
+    assert instance.routes.address("broker-a") == master
+
+
 async def test_close_unregisters(cluster) -> None:
     one = instance_of(cluster)
     await one.start()

@@ -262,10 +262,11 @@ class RouteTable:
         """
         answer = await self._names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         route = route_of(topic, TopicRoute.decode(answer.body))
+        # Also if it has not changed: the route of another topic may have been read while the
+        # broker was away, or had another address.
+        self._add_brokers(route)
         if topic in self._routes:
             self._keep(route)
-        else:
-            self._add_brokers(route)
         return route
 
     def known(self, topic: str) -> Route | None:
@@ -366,7 +367,6 @@ class RouteTable:
         if self._routes.get(route.topic) != route:
             self._routes[route.topic] = route
             self._templates.pop(route.topic, None)
-            self._add_brokers(route)
             for watcher in list(self._watchers):
                 watcher(route)
 
