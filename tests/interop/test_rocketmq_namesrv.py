@@ -249,6 +249,7 @@ REGISTRATION = (
 BROKER = {"brokerName": "b", "clusterName": "c"}
 MASTER = {**BROKER, "brokerAddr": "10.0.0.1:1", "brokerId": "0", "haServerAddr": "10.0.0.1:2"}
 SLAVE = {**BROKER, "brokerAddr": "10.0.0.2:1", "brokerId": "1", "haServerAddr": "10.0.0.2:2"}
+OTHER = {"brokerName": "c", "clusterName": "c", "brokerAddr": "10.0.0.3:1", "brokerId": "0"}
 VERSION = b'{"counter":1,"timestamp":1650000000000}'
 ITEM = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T1"}
 
@@ -273,6 +274,22 @@ CONVERSATION: list[tuple[Code, dict[str, str], bytes]] = [
     (Code.GET_UNIT_TOPIC_LIST, {}, b""),
     (Code.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, b""),
     (Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}, b""),
+    # A broker with the name of its cluster. The flag is that of the first broker of the topic; one
+    # that changes its topic becomes the last.
+    (Code.REGISTER_BROKER, OTHER, REGISTRATION % (1, 0)),
+    (Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, b""),
+    (Code.GET_UNIT_TOPIC_LIST, {}, b""),
+    (Code.REGISTER_BROKER, MASTER, REGISTRATION % (7, 2)),
+    (Code.GET_UNIT_TOPIC_LIST, {}, b""),
+    (Code.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, b""),
+    (Code.REGISTER_BROKER, OTHER, REGISTRATION % (2, 1)),
+    (Code.GET_UNIT_TOPIC_LIST, {}, b""),
+    (Code.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, b""),
+    (Code.UNREGISTER_BROKER, OTHER, b""),
+    (Code.REGISTER_BROKER, MASTER, b'{"filterServerList":["f"]}'),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
+    (Code.REGISTER_BROKER, MASTER, b""),
+    (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
     (Code.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"}, b""),
     (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}, b""),
     (Code.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "b"}, b""),

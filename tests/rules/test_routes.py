@@ -142,11 +142,25 @@ def test_unregistering_a_broker() -> None:
     table = RouteTable()
     table.register(said(), 0)
     table.register(said(broker_id=1), 0)
-    table.unregister("c", "a", 0, "a0:1")
+    table.unregister("a", 0, "a0:1")
     assert table.brokers["a"].addresses == {1: "a1:1"}
-    table.unregister("c", "a", 1, "a1:1")
-    table.unregister("c", "a", 1, "a1:1")
+    table.unregister("a", 1, "a1:1")
+    table.unregister("a", 1, "a1:1")
     assert (table.topics(), table.clusters) == ([], {})
+
+
+def test_a_broker_that_is_gone_is_in_no_cluster() -> None:
+    table = RouteTable()
+    table.register(said(), 0)
+    table.register(said(cluster="d"), 0)
+    assert table.clusters == {"c": ["a"], "d": ["a"]}
+    table.unregister("a", 0, "a0:1")
+    assert table.clusters == {}
+    link = object()
+    table.register(said(), 0)
+    table.register(said(cluster="d", link=link), 0)
+    table.lost(link, "elsewhere:9")
+    assert table.clusters == {}
 
 
 def test_permission_is_taken_and_given_until_the_topics_change() -> None:
@@ -182,6 +196,18 @@ def test_topics_by_cluster_and_flag() -> None:
     assert table.topics_with(2, without=1) == ["flag2"]
     table.delete_topic("flag2")
     assert table.topics_with(2) == ["flag3"]
+
+
+def test_the_flag_of_a_topic_is_that_of_the_broker_that_has_not_changed_it() -> None:
+    table = RouteTable()
+    table.register(said("a", topics={"t": queues("a")}), 0)
+    table.register(said("b", topics={"t": queues("b")}), 0)
+    table.register(said("a", topics={"t": queues("a", sys_flag=1)}, counter=2), 0)
+    assert table.topics_with(1) == []
+    table.register(said("b", topics={"t": queues("b")}, counter=2), 0)
+    assert table.topics_with(1) == []
+    table.register(said("b", topics={"t": queues("b", sys_flag=2)}, counter=3), 0)
+    assert table.topics_with(1) == ["t"]
 
 
 def test_a_local_broker_drops_deleted_topics() -> None:

@@ -136,6 +136,6 @@ def test_a_name_server_warns_of_two_masters(caplog: pytest.LogCaptureFixture) ->
     register("10.0.0.2:10911")
     assert "10.0.0.1:10911 has not left" in caplog.text
     caplog.clear()
-    table.unregister("c", "broker-a", 0, "10.0.0.2:10911")
+    table.unregister("broker-a", 0, "10.0.0.2:10911")
     register("10.0.0.3:10911")
     assert caplog.text == ""

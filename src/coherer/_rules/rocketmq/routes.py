@@ -171,7 +171,7 @@ class RouteTable:
         news = first or known is None or known.version != registration.version
         if registration.broker_id == MASTER_ID and news:
             for topic, queues in (registration.topics or {}).items():
-                self._topics.setdefault(topic, {})[registration.broker] = queues
+                self._put(topic, queues)
             if registration.broker in self._followed and registration.topics is not None:
                 kept = registration.topics.keys()
                 self.drop(registration.broker, self._topics_of(registration.broker) - kept)
@@ -185,7 +185,7 @@ class RouteTable:
             self._filter_servers.pop(registration.address, None)
         return self._master_of(registration)
 
-    def unregister(self, cluster: str, broker: str, broker_id: int, address: str) -> None:
+    def unregister(self, broker: str, broker_id: int, address: str) -> None:
         """Remove a broker."""
         self._live.pop(address, None)
         self._filter_servers.pop(address, None)
@@ -194,7 +194,7 @@ class RouteTable:
             return
         known.addresses.pop(broker_id, None)
         if not known.addresses:
-            self._forget(broker, cluster)
+            self._forget(broker)
 
     def unchanged(self, address: str, version: DataVersion, now_ms: int) -> bool:
         """Whether a broker's topics have this version; if so, this is a heartbeat."""
@@ -305,6 +305,13 @@ class RouteTable:
 
     # -- inside
 
+    def _put(self, topic: str, data: QueueData) -> None:
+        """Set a topic's queues on a broker; as in Java, what has changed goes to the end."""
+        queues = self._topics.setdefault(topic, {})
+        if queues.get(data.broker) != data:
+            queues.pop(data.broker, None)
+            queues[data.broker] = data
+
     def _topics_of(self, broker: str) -> set[str]:
         return {topic for topic, queues in self._topics.items() if broker in queues}
 
@@ -360,15 +367,16 @@ class RouteTable:
                 if known == address:
                     del broker.addresses[broker_id]
                     if not broker.addresses:
-                        self._forget(broker.name, broker.cluster)
+                        self._forget(broker.name)
                     return
 
-    def _forget(self, broker: str, cluster: str) -> None:
+    def _forget(self, broker: str) -> None:
         self._brokers.pop(broker, None)
-        names = self._clusters.get(cluster, {})
-        names.pop(broker, None)
-        if not names:
-            self._clusters.pop(cluster, None)
+        # Java leaves it in the clusters that it had before another one.
+        for cluster, names in list(self._clusters.items()):
+            names.pop(broker, None)
+            if not names:
+                del self._clusters[cluster]
         for topic, queues in list(self._topics.items()):
             queues.pop(broker, None)
             if not queues:

@@ -220,7 +220,7 @@ class LocalRegistrar:
             self._due.cancel()
             self._due = None
         options = self._registration.options()
-        self._routes.unregister(options.cluster, options.broker, options.broker_id, options.address)
+        self._routes.unregister(options.broker, options.broker_id, options.address)
 
 
 class RemoteRegistrar:

@@ -110,9 +110,7 @@ class RegistrationHandler:
     def unregister(self, request: Command) -> Command:
         """UNREGISTER_BROKER (104)."""
         header = parse(BrokerHeader, request.fields)
-        self._routes.unregister(
-            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
-        )
+        self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
         return Command(ResponseCode.SUCCESS)
 
     def data_version(self, request: Command) -> Command:
@@ -144,7 +142,7 @@ class RegistrationHandler:
 
 def _body(request: Command, *, compressed: bool) -> bodies.RegisterBody:
     if not request.body:
-        return bodies.RegisterBody(filter_server_list=None)
+        return bodies.RegisterBody(filter_server_list=None if request.version < V3_0_11 else [])
     if request.version < V3_0_11:
         wrapper = bodies.TopicConfigs.decode(request.body)
         return bodies.RegisterBody(topic_config_serialize_wrapper=wrapper, filter_server_list=None)
@@ -211,10 +209,12 @@ class RouteHandler:
     def system_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
         """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): names of clusters and brokers, which are topics."""
         clusters = self._routes.clusters
-        brokers = [name for names in clusters.values() for name in names]
+        names = dict.fromkeys(
+            name for cluster, brokers in clusters.items() for name in (cluster, *brokers)
+        )
         first = next(iter(self._routes.brokers.values()), None)
         address = first.addresses[min(first.addresses)] if first is not None else None
-        return _names([*clusters, *brokers], address)
+        return _names(names, address)
 
     def unit_topics(self, request: Command) -> Command:  # noqa: ARG002 - a handler
         """GET_UNIT_TOPIC_LIST (311)."""
