@@ -250,6 +250,77 @@ CALLS: list[tuple[str, dict[str, object]]] = [
     ("admin_enable_stats", {}),
     ("admin_disable_stats", {"statsType": "serviceStatus"}),
     ("admin_disable_all_stats", {}),
+    # questions about values, and values out of range
+    *(
+        ("admin_query_broker_configure", wanted)
+        for wanted in (
+            {"brokerPort": 8123, "manageStatus": "online", "numPartitions": 4},
+            {"regionId": 2},
+            {"regionId": -1},
+            {"topicName": "two", "isInclude": "false"},
+            {"topicStatusId": 0},
+            {"topicStatusId": 1},
+            {"manageStatus": "up"},
+            {"deletePolicy": "Delete,168"},
+        )
+    ),
+    *(
+        (method, wanted)
+        for method in (
+            "admin_query_topic_deploy_info",
+            "admin_query_topic_info",
+            "admin_query_topic_deploy_configure",
+        )
+        for wanted in (
+            {"numPartitions": 5},
+            {"numTopicStores": 3, "brokerPort": 8123},
+            {"brokerPort": 9},
+            {"acceptPublish": "false"},
+            {"numPartitions": 0},
+            {"memCacheFlushIntvl": 5},
+        )
+    ),
+    *(
+        (method, wanted)
+        for method in ("admin_query_group_resctrl_info", "admin_query_booked_resctrl_groups")
+        for wanted in (
+            {"resCheckEnable": "true"},
+            {"flowCtrlEnable": "false", "groupName": "r1,s1"},
+            {"qryPriorityId": 199},
+        )
+    ),
+    *(
+        ("admin_query_group_flow_control_rule", {"groupName": "r1,s1", "statusId": status})
+        for status in (0, 1)
+    ),
+    *(
+        (method, wanted)
+        for method in ("admin_query_group_csmctrl_info", "admin_query_booked_csmctrl_groups")
+        for wanted in ({"consumeEnable": "false"}, {"filterEnable": "true"})
+    ),
+    ("admin_query_group_csmctrl_info", {"filterConds": "z"}),
+    *(
+        ("admin_update_topic_deploy_info", {**WHO, "topicName": "one", "brokerId": 1, **bad})
+        for bad in ({"numPartitions": 0}, {"deletePolicy": "archive,7h"}, {"unflushInterval": 0})
+    ),
+    ("admin_update_group_resctrl_info", {**WHO, "groupName": "r1", "alwdBrokerClientRate": -1}),
+    ("admin_update_topic_control_info", {**WHO, "topicName": "one", "topicNameId": -1}),
+    # What changes nothing, and what is not there.
+    ("admin_query_deployed_topics", {"brokerId": "1,77"}),
+    ("admin_delete_group_resctrl_info", {**WHO, "groupName": "nobody"}),
+    ("admin_redo_deleted_topic_info", {**WHO, "topicName": "one", "brokerId": 1}),
+    ("admin_add_broker_configure", {**WHO, "brokerId": 5, "brokerIp": "127.0.0.15"}),
+    ("admin_reload_broker_configure", {**WHO, "brokerId": 5}),
+    ("admin_delete_broker_configure", {**WHO, "brokerId": 78}),
+    # the settings of the cluster
+    ("admin_set_def_flow_control_rule", {"modifyUser": "tester", "qryPriorityId": 303}),
+    ("admin_upd_def_flow_control_rule", {"createUser": "tester", "qryPriorityId": 303}),
+    (
+        "admin_upd_def_flow_control_rule",
+        {"modifyUser": "tester", "flowCtrlInfo": FLOW, "statusId": 1},
+    ),
+    ("admin_update_cluster_default_setting", {"modifyUser": "tester", "qryPriorityId": 303}),
+    ("admin_rmv_def_flow_control_rule", {"modifyUser": "tester"}),
     # deletion
     (
         "admin_modify_topic_info",
@@ -296,12 +367,19 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WebApi, 
 LENIENT = {
     # Java answers the broker's address only where it looks it up.
     "admin_online_broker_configure": {"brokerIp"},
+    "admin_reload_broker_configure": {"brokerIp"},
+    "admin_delete_broker_configure": {"brokerIp"},
     # Java makes a record for each topic by itself, and ours when somebody sets something.
     "admin_query_topic_deploy_info": {"createUser", "createDate", "modifyUser", "modifyDate"},
     "admin_query_topic_control_info": {"createUser", "createDate", "modifyUser", "modifyDate"},
     "admin_query_topic_authorize_control": {"createUser", "createDate", "modifyUser", "modifyDate"},
     # A group of ours has the cluster's priority as long as it has none of its own.
     "admin_query_group_resctrl_info": {"qryPriorityId"},
+    "admin_query_group_flow_control_rule": {"qryPriorityId"},
+    # Java's record has no creator if an update makes it.
+    "admin_upd_def_flow_control_rule": {"createUser"},
+    "admin_update_cluster_default_setting": {"createUser"},
+    "admin_rmv_def_flow_control_rule": {"createUser"},
 }
 """Fields that differ on purpose, by method: they are there, and that is all."""
 

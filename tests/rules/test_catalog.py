@@ -99,7 +99,7 @@ def test_changed_topics_are_collected(catalog: Catalog) -> None:
         (lambda c: c.add_topic("2013", 1, TopicProps(), ME), OpCode.ILLEGAL_VALUE),
         (lambda c: c.update_topic("flights", 1, {"partitions": 7}, ME), OpCode.ILLEGAL_VALUE),
         (lambda c: c.update_topic("weather", 1, {}, ME), OpCode.NOT_EXIST),
-        (lambda c: c.restore_topic("flights", 1, ME), OpCode.ILLEGAL_STATUS),
+        (lambda c: c.restore_topic(HISTORY_TOPIC, 1, ME), OpCode.ILLEGAL_STATUS),
         (lambda c: c.remove_topic(HISTORY_TOPIC, 1, ME), OpCode.ILLEGAL_STATUS),
         (lambda c: c.remove_broker(1), OpCode.RELATED_NOT_CLEANED),
         (lambda c: c.control_topic("weather", {}, ME), OpCode.NOT_EXIST),

@@ -277,8 +277,9 @@ class Catalog:
         return self._move(topic, broker, (TopicStatus.OK,), TopicStatus.DELETED, change)
 
     def restore_topic(self, topic: str, broker: int, change: Change) -> Deployment:
-        """Reopen a deleted topic."""
-        return self._move(topic, broker, (TopicStatus.DELETED,), TopicStatus.OK, change)
+        """Reopen a deleted topic; nothing happens if it is open."""
+        before = (TopicStatus.OK, TopicStatus.DELETED)
+        return self._move(topic, broker, before, TopicStatus.OK, change)
 
     def remove_topic(self, topic: str, broker: int, change: Change) -> Deployment:
         """Order the broker to delete the files of a topic. This cannot be undone."""

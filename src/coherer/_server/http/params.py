@@ -86,14 +86,17 @@ class Params(Mapping[str, str]):
             raise ParamError(f"Parameter {name} is missing or value is blank!")
         return text
 
-    def number(self, name: str) -> int | None:
+    def number(self, name: str, *, least: int | None = None) -> int | None:
         """A number; None if missing.
 
         Raises:
-            ParamError: it is not a number.
+            ParamError: it is not a number, or less than `least`.
         """
         text = self.get(name, "").strip()
-        return _number(name, text) if text else None
+        number = _number(name, text) if text else None
+        if number is not None and least is not None and number < least:
+            raise ParamError(f"illegal value for {name}, value must be {least} or more")
+        return number
 
     def flag(self, name: str) -> bool | None:
         """A boolean; None if missing.

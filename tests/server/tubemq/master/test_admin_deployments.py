@@ -90,7 +90,9 @@ def test_brokers_are_permitted_to_read_and_write(admin: AdminCaller, broker: Bro
     assert status() == "only-write"
     assert code(admin.order("admin_offline_broker_configure", brokerId=1)) == [200]
     assert status() == "offline"
-    assert code(admin.order("admin_reload_broker_configure", brokerId="1,7")) == [200, 401]
+    assert code(admin.order("admin_reload_broker_configure", brokerId="1,7")) == [406, 401]
+    assert code(admin.order("admin_online_broker_configure", brokerId=1)) == [200]
+    assert code(admin.order("admin_reload_broker_configure", brokerId=1)) == [200]
 
 
 def test_a_stopped_broker_is_released(admin: AdminCaller, broker: Broker) -> None:
@@ -110,7 +112,7 @@ def test_a_brokers_record_is_changed_and_removed(admin: AdminCaller, broker: Bro
     assert code(admin.order("admin_update_broker_configure", brokerId=1)) == [403]
     assert code(admin.order("admin_delete_broker_configure", brokerId=1)) == [406]
     admin.order("admin_offline_broker_configure", brokerId=1)
-    assert code(admin.order("admin_delete_broker_configure", brokerId=1)) == [200]
+    assert code(admin.order("admin_delete_broker_configure", brokerId="1,7")) == [200, 200]
     assert admin.ask("admin_query_broker_configure") == []
 
 
@@ -167,7 +169,8 @@ def test_how_a_topic_is_deleted_over_http(
     assert code(admin.order("admin_modify_topic_info", **where, numPartitions=2)) == [407]
     assert code(admin.order("admin_modify_topic_info", **where)) == [403]
     assert code(admin.order("admin_delete_topic_info", **where)) == [200]
-    assert code(admin.order("admin_redo_deleted_topic_info", **where)) == [200]
+    for _ in range(2):
+        assert code(admin.order("admin_redo_deleted_topic_info", **where)) == [200]
     assert code(admin.order("admin_remove_topic_info", **where)) == [200]
     assert code(admin.order("admin_delete_topic_info", **where)) == [406]
     assert admin.ask("admin_query_topic_info", topicStatusId=0, topicName="flights") == []
@@ -183,8 +186,6 @@ def test_how_a_topic_is_deleted_over_http(
         ({"topicName": "weather", "brokerId": "1,5"}, [200, 401]),
         ({"topicName": "flights,weather", "brokerId": "1"}, [402, 200]),
         ({"topicName": "2013", "brokerId": "1"}, [407]),
-        ({"topicName": "weather", "brokerId": "1", "numPartitions": 0}, [407]),
-        ({"topicName": "weather", "brokerId": "1", "deletePolicy": "never"}, [407]),
     ],
 )
 def test_the_outcome_of_each_topic(
@@ -192,6 +193,66 @@ def test_the_outcome_of_each_topic(
 ) -> None:
     admin.order("admin_add_new_topic_record", topicName="flights", brokerId=1)
     assert code(admin.order("admin_add_topic_deploy_info", **params)) == codes
+
+
+OUT_OF_RANGE = {
+    "numPartitions": 0, "numTopicStores": -1, "memCacheMsgSizeInMB": 2049, "unflushInterval": 0,
+    "memCacheFlushIntvl": 5, "deletePolicy": "never", "regionId": -1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_a_call_with_a_value_out_of_range_is_refused(
+    admin: AdminCaller, broker: Broker, name: str
+) -> None:
+    bad = {name: OUT_OF_RANGE[name]}
+    admin.refused("admin_update_broker_configure", brokerId=1, **bad)
+    admin.refused("admin_query_broker_configure", **bad)
+    if name != "regionId":
+        admin.refused("admin_add_new_topic_record", topicName="flights", brokerId=1, **bad)
+        admin.refused("admin_query_topic_info", **bad)
+        admin.refused("admin_update_cluster_default_setting", **bad)
+
+
+def test_brokers_are_found_by_their_values(admin: AdminCaller, broker: Broker) -> None:
+    where = {"brokerId": 2, "brokerIp": "10.0.0.2", "brokerPort": 9123, "regionId": 3}
+    admin.order("admin_add_broker_configure", **where, numPartitions=5, deletePolicy="delete,72")
+    admin.order("admin_add_new_topic_record", topicName="flights", brokerId=2)
+
+    def found(**wanted: object) -> list[int]:
+        return [row["brokerId"] for row in admin.ask("admin_query_broker_configure", **wanted)]
+
+    for wanted in (
+        {"brokerPort": 9123}, {"regionId": 3}, {"numPartitions": 5}, {"deletePolicy": "delete,72h"},
+        {"manageStatus": "draft"}, {"topicName": "flights"}, {"topicStatusId": 0, "brokerId": 2},
+    ):  # fmt: skip
+        assert found(**wanted) == [2], wanted
+    assert found(topicName="flights", isInclude="false") == [1]
+    assert found(manageStatus="online", brokerPort=9123) == []
+    assert found(topicStatusId=1) == []
+    assert "online" in admin.refused("admin_query_broker_configure", manageStatus="up")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "admin_query_topic_info",
+        "admin_query_topic_deploy_info",
+        "admin_query_topic_deploy_configure",
+    ],
+)
+def test_topics_are_found_by_their_values(admin: AdminCaller, broker: Broker, method: str) -> None:
+    admin.order("admin_add_new_topic_record", topicName="a", brokerId=1, numPartitions=3)
+    more = {"numTopicStores": 2, "acceptPublish": "false"}
+    admin.order("admin_add_new_topic_record", topicName="b", brokerId=1, **more)
+
+    def found(**wanted: object) -> list[str]:
+        return [row["topicName"] for row in admin.ask(method, topicName="a,b", **wanted)]
+
+    assert found(numPartitions=3) == ["a"]
+    assert found(numTopicStores=2, acceptPublish="false", brokerPort=8123) == ["b"]
+    assert found(acceptPublish="true", brokerPort=8123) == ["a"]
+    assert found(brokerPort=9) == []
 
 
 def test_too_many_topics_in_one_call(admin: AdminCaller, broker: Broker) -> None:
@@ -221,7 +282,9 @@ def test_views_of_topics(admin: AdminCaller, broker: Broker) -> None:
         "topicName": ["__offset_history__", "flights"],
         "topicCount": 2,
     }
-    assert admin.ask("admin_query_deployed_topics", brokerId=2) == []
+    assert admin.ask("admin_query_deployed_topics", brokerId=2) == [
+        {"brokerId": 2, "topicName": [], "topicCount": 0}
+    ]
     (where,) = admin.ask("admin_query_deployed_broker_ids", topicName="flights")
     assert where == {"topicName": "flights", "brokerInfo": [1], "brokerCnt": 1}
     (where,) = admin.ask("admin_query_deployed_broker_ids", topicName="flights", withIp="true")

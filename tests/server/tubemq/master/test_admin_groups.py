@@ -128,13 +128,56 @@ def test_settings_of_a_group(admin: AdminCaller) -> None:
     assert rule["flowCtrlInfo"][0]["type"] == 1
     admin.order("admin_rmv_group_flow_control_rule", groupName="g")
     assert admin.ask("admin_query_group_flow_control_rule")[0]["ruleCnt"] == 0
-    assert code(admin.order("admin_delete_group_resctrl_info", groupName="g,x")) == [200, 401]
+    assert code(admin.order("admin_delete_group_resctrl_info", groupName="g,x")) == [200, 200]
     assert "qryPriorityId" in admin.refused(
         "admin_add_group_resctrl_info", groupName="g", qryPriorityId=309
     )
+    for name in ("alwdBrokerClientRate", "qryPriorityId"):
+        bad = {"groupName": "g", name: -1}
+        assert name in admin.refused("admin_update_group_resctrl_info", **bad)
     assert "flowCtrlInfo" in admin.refused(
         "admin_set_group_flow_control_rule", groupName="g", flowCtrlInfo="[{]"
     )
+
+
+def test_settings_of_groups_are_found_by_their_values(admin: AdminCaller) -> None:
+    checked = {"resCheckEnable": "true", "alwdBrokerClientRate": 3, "qryPriorityId": 302}
+    admin.order("admin_add_group_resctrl_info", groupName="a", **checked)
+    admin.order("admin_add_group_resctrl_info", groupName="b", flowCtrlEnable="true")
+
+    def found(method: str, **wanted: object) -> list[str]:
+        return [row["groupName"] for row in admin.ask(method, **wanted)]
+
+    settings, rules = "admin_query_group_resctrl_info", "admin_query_group_flow_control_rule"
+    assert found(settings, resCheckEnable="true") == ["a"]
+    assert found(settings, flowCtrlEnable="true", resCheckEnable="0") == ["b"]
+    assert found(settings, qryPriorityId=302) == ["a"]
+    assert admin.ask("admin_query_booked_resctrl_groups", flowCtrlEnable="true") == ["b"]
+    assert found(rules, statusId=1) == ["b"]
+    assert found(rules, statusId=0, qryPriorityId=302) == ["a"]
+    assert found("admin_query_consume_group_setting", allowedBClientRate=3) == ["a"]
+    assert "qryPriorityId" in admin.refused(settings, qryPriorityId=199)
+
+
+def test_rights_are_found_by_their_values(admin: AdminCaller) -> None:
+    admin.order("admin_add_broker_configure", brokerId=1, brokerIp="h")
+    admin.order("admin_add_new_topic_record", brokerId=1, topicName="flights")
+    grant = "admin_add_group_csmctrl_info"
+    admin.order(grant, topicName="flights", groupName="a", consumeEnable="false")
+    words = {"filterEnable": "true", "filterConds": "UA,AA"}
+    admin.order(grant, topicName="flights", groupName="b", **words)
+
+    def found(**wanted: object) -> list[str]:
+        rows = admin.ask("admin_query_group_csmctrl_info", **wanted)
+        assert admin.ask("admin_query_booked_csmctrl_groups", **wanted) == [
+            row["groupName"] for row in rows
+        ]
+        return [row["groupName"] for row in rows]
+
+    assert found(consumeEnable="false") == ["a"]
+    assert found(filterEnable="true", consumeEnable="true") == ["b"]
+    assert found(filterConds="AA") == found(filterConds="AA,UA") == ["b"]
+    assert found(filterConds="AA,DL") == []
 
 
 def test_rights_of_a_group(admin: AdminCaller) -> None:
@@ -180,6 +223,24 @@ def test_settings_of_the_cluster(admin: AdminCaller) -> None:
     assert (record["brokerPort"], record["numPartitions"]) == (9000, 3)
     (rule,) = admin.order("admin_rmv_def_flow_control_rule")
     assert rule["ruleCnt"] == 0
+
+
+def test_settings_of_the_cluster_are_set_and_changed_by_different_parameters(
+    admin: AdminCaller,
+) -> None:
+    token = {"confModAuthToken": "abc"}
+    for method, who in (
+        ("admin_set_cluster_default_setting", "createUser"),
+        ("admin_update_cluster_default_setting", "modifyUser"),
+        ("admin_set_def_flow_control_rule", "createUser"),
+        ("admin_upd_def_flow_control_rule", "modifyUser"),
+        ("admin_rmv_def_flow_control_rule", "modifyUser"),
+    ):
+        answer = admin.app.handle(method, {**token, who: "ann", "qryPriorityId": "303"})
+        assert answer["result"] is True, answer
+        other = {"createUser": "modifyUser", "modifyUser": "createUser"}[who]
+        answer = admin.app.handle(method, {**token, other: "ann"})
+        assert answer["errMsg"] == f"Parameter {who} is missing or value is blank!"
 
 
 def test_the_version_and_methods_of_the_master(admin: AdminCaller, harness: MasterHarness) -> None:

@@ -14,7 +14,15 @@ from importlib import metadata
 import msgspec
 
 from coherer._rules.tubemq.groups import GroupKind
-from coherer._rules.tubemq.records import UNDEFINED, BrokerRecord, ClusterSetting, ManageStatus
+from coherer._rules.tubemq.records import (
+    UNDEFINED,
+    BrokerRecord,
+    CatalogError,
+    Change,
+    ClusterSetting,
+    ManageStatus,
+    OpCode,
+)
 from coherer._rules.tubemq.registry import PAUSED_BY_ERRORS
 from coherer._server.http.app import AdminApp, Method
 from coherer._server.http.guard import Guard
@@ -49,6 +57,7 @@ from coherer._server.tubemq.master.admin_groups_legacy import LegacyGroupAdmin
 from coherer._server.tubemq.master.admin_parameters import (
     broker_ids,
     flow_changes,
+    has_values,
     megabytes,
     props_changes,
 )
@@ -188,11 +197,11 @@ class ClusterAdmin:
             "admin_query_server_version": Method(self.version),
             "admin_query_master_group_info": Method(self.masters),
             "admin_query_cluster_default_setting": Method(self.query),
-            "admin_set_cluster_default_setting": Method(self.change, changes=True),
-            "admin_update_cluster_default_setting": Method(self.change, changes=True),
+            "admin_set_cluster_default_setting": Method(self.set, changes=True),
+            "admin_update_cluster_default_setting": Method(self.update, changes=True),
             "admin_query_def_flow_control_rule": Method(self.query_rules),
             "admin_set_def_flow_control_rule": Method(self.set_rules, changes=True),
-            "admin_upd_def_flow_control_rule": Method(self.set_rules, changes=True),
+            "admin_upd_def_flow_control_rule": Method(self.update_rules, changes=True),
             "admin_rmv_def_flow_control_rule": Method(self.remove_rules, changes=True),
         }
 
@@ -225,8 +234,12 @@ class ClusterAdmin:
         cluster = self._context.catalog.cluster
         return found([] if cluster.stamp.serial == UNDEFINED else [_cluster_form(cluster)])
 
-    def change(self, params: Params) -> Answer:
-        self._change(params)
+    def set(self, params: Params) -> Answer:
+        self._change(params, create_change(self._context, params))
+        return self.query(params)
+
+    def update(self, params: Params) -> Answer:
+        self._change(params, update_change(self._context, params))
         return self.query(params)
 
     def query_rules(self, params: Params) -> Answer:
@@ -237,21 +250,29 @@ class ClusterAdmin:
 
     def set_rules(self, params: Params) -> Answer:
         """admin_set_def_flow_control_rule: rules without an explicit switch are enabled."""
+        return self._change_rules(params, create_change(self._context, params))
+
+    def update_rules(self, params: Params) -> Answer:
+        return self._change_rules(params, update_change(self._context, params))
+
+    def _change_rules(self, params: Params, change: Change) -> Answer:
         switch: dict[str, object] = {}
         if params.get("flowCtrlInfo") and params.flag("flowCtrlEnable") is None:
             status = params.number("statusId")
             switch["flow_enabled"] = True if status is None else status == 1
-        self._change(params, switch)
+        self._change(params, change, switch)
         return self.query_rules(params)
 
     def remove_rules(self, params: Params) -> Answer:
-        change = create_change(self._context, params)
+        change = update_change(self._context, params)
         cleared = {"flow_enabled": False, "flow_rules": "[]"}
         self._context.catalog.set_cluster(cleared, change)
         self._context.commit_changes()
         return self.query_rules(params)
 
-    def _change(self, params: Params, extra: dict[str, object] | None = None) -> None:
+    def _change(
+        self, params: Params, change: Change, extra: dict[str, object] | None = None
+    ) -> None:
         cluster = self._context.catalog.cluster
         changes = flow_changes(params)
         changes |= extra or {}
@@ -269,7 +290,7 @@ class ClusterAdmin:
         props = props_changes(params)
         if props:
             changes["props"] = msgspec.structs.replace(cluster.props, **props)
-        self._context.catalog.set_cluster(changes, create_change(self._context, params))
+        self._context.catalog.set_cluster(changes, change)
         self._context.commit_changes()
 
 
@@ -330,7 +351,24 @@ class BrokerAdmin:
 
     def query(self, params: Params) -> Answer:
         with_topics = params.flag("withTopic")
-        return found(self._form(record, with_topics) for record in self._chosen(params))
+        return found(self._form(record, with_topics) for record in self._matching(params))
+
+    def _matching(self, params: Params) -> list[BrokerRecord]:
+        """The chosen brokers with the values in the parameters."""
+        status, topic_status = _manage_status(params), params.number("topicStatusId")
+        numbers, props = self._numbers(params), props_changes(params)
+        catalog = self._context.catalog
+        return [
+            record
+            for record in self._chosen(params)
+            if has_values(record, numbers)
+            and has_values(record.props, props)
+            and status in (None, record.status)
+            and (
+                topic_status is None
+                or any(topic.status == topic_status for topic in catalog.topics_of(record.id))
+            )
+        ]
 
     def status(self, params: Params) -> Answer:
         forms = [self._run_form(record) for record in self._chosen(params)]
@@ -346,14 +384,14 @@ class BrokerAdmin:
     def _chosen(self, params: Params) -> list[BrokerRecord]:
         numbers = set(params.numbers("brokerId"))
         hosts, topics = set(params.words("brokerIp")), params.words("topicName")
-        catalog = self._context.catalog
+        catalog, include = self._context.catalog, params.flag("isInclude") is not False
         holders = {broker for topic in topics for broker in catalog.topics.get(topic, {})}
         return [
             record
             for _, record in sorted(catalog.brokers.items())
             if (not numbers or record.id in numbers)
             and (not hosts or record.host in hosts)
-            and (not topics or record.id in holders)
+            and (not topics or (record.id in holders) is include)
         ]
 
     def _form(self, record: BrokerRecord, with_topics: bool | None) -> Answer:
@@ -479,13 +517,27 @@ class BrokerAdmin:
         return self._steps(params, apply)
 
     def delete(self, params: Params) -> Answer:
+        """admin_delete_broker_configure: succeeds even if there is no such broker."""
         update_change(self._context, params)
-        return self._each(params, self._context.catalog.remove_broker)
+        catalog = self._context.catalog
+
+        def remove(broker: int) -> None:
+            if broker in catalog.brokers:
+                catalog.remove_broker(broker)
+
+        return self._each(params, remove)
 
     def reload(self, params: Params) -> Answer:
         """admin_reload_broker_configure: only a check, because changes take effect at once."""
         update_change(self._context, params)
-        return self._each(params, self._context.catalog.broker)
+
+        def check(broker: int) -> None:
+            record = self._context.catalog.broker(broker)
+            if not record.publishable and not record.subscribable:
+                text = f"Broker {broker} is {record.status.text}: set it online first."
+                raise CatalogError(OpCode.ILLEGAL_STATUS, text)
+
+        return self._each(params, check)
 
     def open(self, params: Params) -> Answer:
         change = update_change(self._context, params)
@@ -543,7 +595,7 @@ class BrokerAdmin:
         ]
 
     def _numbers(self, params: Params) -> dict[str, object]:
-        given = ((field, params.number(name)) for field, name in _NUMBERS.items())
+        given = ((field, params.number(name, least=0)) for field, name in _NUMBERS.items())
         fields: dict[str, object] = {field: value for field, value in given if value is not None}
         for field, name in _NUMBERS.items():
             value = fields.get(field, 1)
@@ -559,6 +611,17 @@ def _id_of(host: str) -> int:
         raise ParamError("Parameter brokerId is missing or value is blank!")
     first, second, third, fourth = map(int, parts)
     return abs((first << 24 | second << 16 | third << 8 | fourth) - (first >> 7 << 32))
+
+
+def _manage_status(params: Params) -> ManageStatus | None:
+    text = params.get("manageStatus", "").strip()
+    for status in ManageStatus:
+        if status.text == text:
+            return status
+    if text:
+        names = ", ".join(status.text for status in ManageStatus)
+        raise ParamError(f"illegal value for manageStatus, value must be one of {names}")
+    return None
 
 
 def _text(value: bool) -> str:

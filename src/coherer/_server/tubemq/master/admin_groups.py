@@ -20,10 +20,13 @@ from coherer._server.tubemq.master.admin_changes import (
     update_change,
 )
 from coherer._server.tubemq.master.admin_parameters import (
-    consume_controls,
     deployed_topics,
     flow_changes,
+    group_controls,
     required_lists,
+    rights,
+    wanted_rules,
+    wanted_settings,
 )
 
 _KINDS = {
@@ -210,15 +213,19 @@ class GroupAdmin:
     # -- settings
 
     def query_controls(self, params: Params) -> Answer:
-        return found(_control_form(control) for control in self._controls(params))
+        return found(
+            _control_form(control) for control in self._controls(params, wanted_settings(params))
+        )
 
     def query_rules(self, params: Params) -> Answer:
         """admin_query_group_flow_control_rule: the same records in their legacy form."""
-        return found(_rules_form(control) for control in self._controls(params))
+        return found(
+            _rules_form(control) for control in self._controls(params, wanted_rules(params))
+        )
 
     def controlled(self, params: Params) -> Answer:
         """admin_query_booked_resctrl_groups: the names of the groups."""
-        return _named(control.group for control in self._controls(params))
+        return _named(control.group for control in self._controls(params, wanted_settings(params)))
 
     def control(self, params: Params) -> Answer:
         return execute(self._context, self._setting_steps(params))
@@ -228,11 +235,12 @@ class GroupAdmin:
 
     def _setting_steps(self, params: Params) -> list[Step]:
         changes = flow_changes(params)
-        check, rate = params.flag("resCheckEnable"), params.number("alwdBrokerClientRate")
+        check = params.flag("resCheckEnable")
+        rate = params.number("alwdBrokerClientRate", least=0)
         if check is not None:
             changes["check_resources"] = check
         if rate is not None:
-            changes["broker_rate_max"] = max(rate, 0)
+            changes["broker_rate_max"] = rate
         return self._steps(params, changes)
 
     def set_rules(self, params: Params) -> Answer:
@@ -246,23 +254,15 @@ class GroupAdmin:
         return self._change(params, {"flow_enabled": False, "flow_rules": "[]"})
 
     def release(self, params: Params) -> Answer:
+        """admin_delete_group_resctrl_info: succeeds even if the group has none."""
         update_change(self._context, params)
         (names,) = required_lists(params, "groupName")
+        release = self._context.catalog.release_group
+        steps: list[Step] = [({"groupName": name}, partial(release, name)) for name in names]
+        return execute(self._context, steps)
 
-        def apply(item: Mapping[str, Json]) -> None:
-            if not self._context.catalog.release_group(str(item["groupName"])):
-                raise CatalogError(
-                    OpCode.NOT_EXIST, f"There are no settings for group {item['groupName']}."
-                )
-
-        answer = outcomes([{"groupName": name} for name in names], apply)
-        self._context.commit_changes()
-        return answer
-
-    def _controls(self, params: Params) -> list[GroupControl]:
-        names = set(params.words("groupName"))
-        controls = self._context.catalog.group_controls
-        return [controls[name] for name in sorted(controls) if not names or name in names]
+    def _controls(self, params: Params, wanted: Mapping[str, object]) -> list[GroupControl]:
+        return group_controls(self._context.catalog, params, wanted)
 
     def _change(self, params: Params, changes: Mapping[str, object]) -> Answer:
         return execute(self._context, self._steps(params, changes))
@@ -280,13 +280,12 @@ class GroupAdmin:
 
     def query_rights(self, params: Params) -> Answer:
         return found(
-            consume_control_form(control)
-            for control in consume_controls(self._context.catalog, params)
+            consume_control_form(control) for control in rights(self._context.catalog, params)
         )
 
     def booked(self, params: Params) -> Answer:
         """admin_query_booked_csmctrl_groups: the names of the groups."""
-        return _named(control.group for control in consume_controls(self._context.catalog, params))
+        return _named(control.group for control in rights(self._context.catalog, params))
 
     def grant(self, params: Params) -> Answer:
         return execute(self._context, self._grant_steps(params))

@@ -27,6 +27,7 @@ from coherer._server.tubemq.master.admin_changes import (
 from coherer._server.tubemq.master.admin_parameters import (
     consume_controls,
     deployed_topics,
+    group_controls,
     required_lists,
 )
 
@@ -121,19 +122,18 @@ class LegacyGroupAdmin:
         )
 
     def settings(self, params: Params) -> Answer:
-        names, rate = set(params.words("groupName")), params.number("allowedBClientRate")
-        controls = self._context.catalog.group_controls
+        rate = params.number("allowedBClientRate", least=0)
+        wanted: dict[str, object] = {} if rate is None else {"broker_rate_max": rate}
         return found(
             {
-                "groupName": name,
+                "groupName": control.group,
                 "enableBind": 1,
                 "allowedBClientRate": control.broker_rate_max,
                 "attributes": "",
                 "lastBindUsedDate": "-",
                 **old_stamp_form(control.stamp),
             }
-            for name, control in sorted(controls.items())
-            if (not names or name in names) and (rate is None or rate == control.broker_rate_max)
+            for control in group_controls(self._context.catalog, params, wanted)
         )
 
     # -- authorized and black-listed groups
@@ -287,11 +287,12 @@ class LegacyGroupAdmin:
         change = (create_change if new else update_change)(self._context, params)
         (names,) = required_lists(params, "groupName")
         changes: dict[str, object] = {}
-        check, rate = params.flag("resCheckEnable"), params.number("allowedBClientRate")
+        check = params.flag("resCheckEnable")
+        rate = params.number("allowedBClientRate", least=0)
         if check is not None or new:
             changes["check_resources"] = bool(check)
         if rate is not None or new:
-            changes["broker_rate_max"] = max(rate or 0, 0)
+            changes["broker_rate_max"] = rate or 0
 
         def apply(name: str) -> None:
             if not new and name not in self._context.catalog.group_controls:

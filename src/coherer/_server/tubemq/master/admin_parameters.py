@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.records import ConsumeControl, TopicProps
+from coherer._rules.tubemq.records import CatalogError, ConsumeControl, GroupControl, TopicProps
 from coherer._server.http.params import ParamError, Params
 from coherer._wire.tubemq.flow import FlowRules
 from coherer.errors import ProtocolError
@@ -41,6 +45,60 @@ def consume_controls(catalog: Catalog, params: Params) -> list[ConsumeControl]:
     ]
 
 
+def rights(catalog: Catalog, params: Params) -> list[ConsumeControl]:
+    """The same, restricted to the values in the parameters, too."""
+    wanted = _flags(params, {"enabled": "consumeEnable", "filtered": "filterEnable"})
+    words = set(params.words("filterConds"))
+    return [
+        control
+        for control in consume_controls(catalog, params)
+        if has_values(control, wanted) and words <= control.filters
+    ]
+
+
+def group_controls(
+    catalog: Catalog, params: Params, wanted: Mapping[str, object]
+) -> list[GroupControl]:
+    """The settings of groups, restricted to the groups in the parameters, and to these values."""
+    names, controls = set(params.words("groupName")), catalog.group_controls
+    return [
+        controls[name]
+        for name in sorted(controls)
+        if (not names or name in names) and has_values(controls[name], wanted)
+    ]
+
+
+def wanted_settings(params: Params) -> dict[str, object]:
+    """The values of group settings that a query asks for, by the field names of `GroupControl`.
+
+    Raises:
+        ParamError: a value has the wrong type, or is out of range.
+    """
+    wanted = _flags(params, {"check_resources": "resCheckEnable", "flow_enabled": "flowCtrlEnable"})
+    return wanted | _priority(params)
+
+
+def wanted_rules(params: Params) -> dict[str, object]:
+    """The same for the legacy query of flow control rules.
+
+    Raises:
+        ParamError: as `wanted_settings`.
+    """
+    status = params.number("statusId")
+    wanted: dict[str, object] = {} if status is None else {"flow_enabled": status == 1}
+    return wanted | _priority(params)
+
+
+def has_values(record: object, wanted: Mapping[str, object]) -> bool:
+    """Whether a record has these values, by the names of its fields."""
+    return all(getattr(record, field) == value for field, value in wanted.items())
+
+
+def _flags(params: Params, names: Mapping[str, str]) -> dict[str, object]:
+    given = ((field, params.flag(name)) for field, name in names.items())
+    return {field: value for field, value in given if value is not None}
+
+
 def required_lists(params: Params, *names: str) -> list[list[str]]:
     """Parameters that are non-empty lists, with a limited number of combinations.
 
@@ -72,7 +130,7 @@ def props_changes(params: Params) -> dict[str, object]:
     """The properties of topics in the parameters, by the field names of `TopicProps`.
 
     Raises:
-        ParamError: a value has the wrong type.
+        ParamError: a value has the wrong type, or is out of range.
     """
     changes: dict[str, object] = {}
     usual = TopicProps()
@@ -85,8 +143,23 @@ def props_changes(params: Params) -> dict[str, object]:
         elif isinstance(kind, int):
             changes[field] = params.number(name)
         else:
-            changes[field] = params[name].strip()
+            changes[field] = _policy(params[name].strip())
+    try:
+        msgspec.structs.replace(usual, **changes).checked()
+    except CatalogError as error:
+        raise ParamError(error.text) from None
     return changes
+
+
+def _policy(text: str) -> str:
+    """Write the age of files as Java does.
+
+    >>> _policy("Delete,72"), _policy("delete,30M")
+    ('delete,72h', 'delete,30m')
+    """
+    method, _, age = text.lower().partition(",")
+    unit = "h" if age.isdecimal() else ""
+    return f"{method.strip()},{age}{unit}"
 
 
 def megabytes(count: int) -> int:
@@ -106,12 +179,7 @@ def flow_changes(params: Params) -> dict[str, object]:
     Raises:
         ParamError: rules or numbers are not valid.
     """
-    changes: dict[str, object] = {}
-    priority = params.number("qryPriorityId")
-    if priority is not None:
-        if not 101 <= priority <= 303 or not set(str(priority)) <= {"0", "1", "2", "3"}:
-            raise ParamError("illegal value for qryPriorityId, value must be in 101..303")
-        changes["priority"] = priority
+    changes = _priority(params)
     enabled = params.flag("flowCtrlEnable")
     if enabled is not None:
         changes["flow_enabled"] = enabled
@@ -123,3 +191,18 @@ def flow_changes(params: Params) -> dict[str, object]:
             raise ParamError(f"illegal value for flowCtrlInfo: {error.text}") from None
         changes["flow_rules"] = rules
     return changes
+
+
+def _priority(params: Params) -> dict[str, object]:
+    priority = params.number("qryPriorityId")
+    if priority is None:
+        return {}
+    if priority // 100 not in _DIGITS or priority % 100 not in _DIGITS:
+        raise ParamError(
+            "illegal value for qryPriorityId, value must be in 101..303, with hundreds and units "
+            "of 1 to 3"
+        )
+    return {"priority": priority}
+
+
+_DIGITS = (1, 2, 3)

@@ -39,6 +39,7 @@ from coherer._server.tubemq.master.admin_changes import (
 from coherer._server.tubemq.master.admin_parameters import (
     MIB,
     broker_ids,
+    has_values,
     megabytes,
     props_changes,
     required_lists,
@@ -97,7 +98,7 @@ class TopicAdmin:
     def query(self, params: Params) -> Answer:
         """admin_query_topic_info: used by other systems to check whether a topic is ready."""
         forms: list[Answer] = []
-        for topic, deployments in self._chosen(params).items():
+        for topic, deployments in self._matching(params).items():
             control = self._control(topic)
             shown: Answer = {
                 "topicName": topic,
@@ -114,7 +115,7 @@ class TopicAdmin:
     def query_deployed(self, params: Params) -> Answer:
         with_rights = params.flag("withGroupAuthInfo")
         forms: list[Answer] = []
-        for topic, deployments in self._chosen(params).items():
+        for topic, deployments in self._matching(params).items():
             form: Answer = {
                 **self._control_form(self._control(topic)),
                 "deployInfo": [self._running_form(d) for d in deployments],
@@ -131,7 +132,7 @@ class TopicAdmin:
     def query_records(self, params: Params) -> Answer:
         return found(
             deployment_form(self._context.catalog, deployment)
-            for deployments in self._chosen(params).values()
+            for deployments in self._matching(params).values()
             for deployment in deployments
         )
 
@@ -218,13 +219,12 @@ class TopicAdmin:
         return found(forms)
 
     def by_broker(self, params: Params) -> Answer:
-        chosen = set(params.numbers("brokerId"))
         forms: list[Answer] = []
-        for broker in sorted(self._context.catalog.brokers):
-            if not chosen or broker in chosen:
-                topics: list[Json] = [d.topic for d in self._context.catalog.topics_of(broker)]
-                count = len(topics)
-                forms.append({"brokerId": broker, "topicName": topics, "topicCount": count})
+        # As in Java, a broker that does not exist has no topics.
+        for broker in sorted(set(params.numbers("brokerId")) or self._context.catalog.brokers):
+            topics: list[Json] = [d.topic for d in self._context.catalog.topics_of(broker)]
+            count = len(topics)
+            forms.append({"brokerId": broker, "topicName": topics, "topicCount": count})
         return found(forms)
 
     def brokers(self, params: Params) -> Answer:
@@ -241,18 +241,32 @@ class TopicAdmin:
 
     def _chosen(self, params: Params) -> dict[str, list[Deployment]]:
         topics, brokers = set(params.words("topicName")), set(params.numbers("brokerId"))
-        status = params.number("topicStatusId")
         chosen: dict[str, list[Deployment]] = {}
         for topic in sorted(self._context.catalog.topics):
             deployments = [
                 deployment
                 for broker, deployment in sorted(self._context.catalog.topics[topic].items())
-                if (not brokers or broker in brokers)
-                and (status is None or deployment.status == status)
+                if not brokers or broker in brokers
             ]
             if deployments and (not topics or topic in topics):
                 chosen[topic] = deployments
         return chosen
+
+    def _matching(self, params: Params) -> dict[str, list[Deployment]]:
+        """The chosen deployments with the values in the parameters."""
+        status, port = params.number("topicStatusId"), params.number("brokerPort", least=1)
+        wanted, known = props_changes(params), self._context.catalog.brokers
+        matching = {
+            topic: [
+                deployment
+                for deployment in deployments
+                if (status is None or deployment.status == status)
+                and (port is None or known[deployment.broker].port == port)
+                and has_values(deployment.props, wanted)
+            ]
+            for topic, deployments in self._chosen(params).items()
+        }
+        return {topic: deployments for topic, deployments in matching.items() if deployments}
 
     def _hosted(self, topic: str) -> dict[int, Hosted]:
         """The reports of the registered brokers about a topic."""
@@ -404,7 +418,8 @@ class TopicAdmin:
 
     def _setting_steps(self, params: Params) -> list[Step]:
         changes: dict[str, object] = {}
-        authorize, number = params.flag("enableAuthControl"), params.number("topicNameId")
+        authorize = params.flag("enableAuthControl")
+        number = params.number("topicNameId", least=0)
         limit = params.number("maxMsgSizeInMB")
         if authorize is not None:
             changes["authorize"] = authorize
