@@ -312,9 +312,41 @@ CALLS: list[tuple[str, dict[str, object]]] = [
     ("admin_add_broker_configure", {**WHO, "brokerId": 5, "brokerIp": "127.0.0.15"}),
     ("admin_reload_broker_configure", {**WHO, "brokerId": 5}),
     ("admin_delete_broker_configure", {**WHO, "brokerId": 78}),
+    # Settings and rights are added once, and changed where they are.
+    *(
+        (f"admin_{verb}_group_resctrl_info", {**WHO, "groupName": group, "resCheckEnable": "false"})
+        for verb, group in (
+            ("add", "r1"),
+            ("add", "r2"),
+            ("add", "r2"),
+            ("update", "stranger"),
+            ("add", "g1"),
+        )
+    ),
+    (
+        "admin_batch_update_group_resctrl_info",
+        {**WHO, "groupResCtrlJsonSet": rows({"groupName": "g2", "alwdBrokerClientRate": "2"})},
+    ),
+    *(
+        (
+            f"admin_{verb}_group_csmctrl_info",
+            {**WHO, "groupName": group, "topicName": "one", "consumeEnable": "false"},
+        )
+        for verb, group in (("add", "g1"), ("update", "g1"), ("update", "nobody"))
+    ),
+    (
+        "admin_batch_add_group_csmctrl_info",
+        {**WHO, "groupCsmJsonSet": rows({"groupName": "g1", "topicName": "one"})},
+    ),
+    ("admin_upd_group_flow_control_rule", {**WHO, "groupName": "stranger,r2", "statusId": 1}),
+    ("admin_upd_group_flow_control_rule", {**WHO, "groupName": "r2", "statusId": 2}),
+    ("admin_rmv_group_flow_control_rule", {**WHO, "groupName": "stranger,r2"}),
+    ("admin_query_group_resctrl_info", {"groupName": "stranger,r1,r2"}),
+    ("admin_query_group_csmctrl_info", {"groupName": "g1,nobody"}),
     # the settings of the cluster
     ("admin_set_def_flow_control_rule", {"modifyUser": "tester", "qryPriorityId": 303}),
     ("admin_upd_def_flow_control_rule", {"createUser": "tester", "qryPriorityId": 303}),
+    ("admin_set_def_flow_control_rule", {"createUser": "tester", "flowCtrlInfo": FLOW}),
     (
         "admin_upd_def_flow_control_rule",
         {"modifyUser": "tester", "flowCtrlInfo": FLOW, "statusId": 1},

@@ -351,6 +351,12 @@ class Catalog:
         self.version += 1
         return control
 
+    def knows_group(self, group: str) -> bool:
+        """Whether a group has settings, or rights, for which Java's master makes settings."""
+        return group in self.group_controls or any(
+            group == other for _, other in self.consume_controls
+        )
+
     def release_topic(self, topic: str) -> None:
         """Remove the settings of a topic.
 

@@ -140,6 +140,37 @@ def test_settings_of_a_group(admin: AdminCaller) -> None:
     )
 
 
+def test_settings_are_added_once_and_changed_where_they_are(admin: AdminCaller) -> None:
+    admin.order("admin_add_broker_configure", brokerId=1, brokerIp="h")
+    admin.order("admin_add_new_topic_record", brokerId=1, topicName="flights")
+    add, update = "admin_add_group_resctrl_info", "admin_update_group_resctrl_info"
+    assert code(admin.order(update, groupName="g", alwdBrokerClientRate=1)) == [401]
+    assert code(admin.order(add, groupName="g", alwdBrokerClientRate=2)) == [200]
+    assert code(admin.order(add, groupName="g", alwdBrokerClientRate=3)) == [402]
+    batch = {"groupResCtrlJsonSet": '[{"groupName": "g", "resCheckEnable": "true"}]'}
+    assert code(admin.order("admin_batch_add_group_resctrl_info", **batch)) == [402]
+    assert code(admin.order("admin_batch_update_group_resctrl_info", **batch)) == [200]
+    (control,) = admin.ask("admin_query_group_resctrl_info")
+    assert (control["alwdBrokerClientRate"], control["resCheckEnable"]) == (2, True)
+
+    right = {"groupName": "reader", "topicName": "flights"}
+    grant, change = "admin_add_group_csmctrl_info", "admin_update_group_csmctrl_info"
+    assert code(admin.order(change, **right, consumeEnable="false")) == [401]
+    assert code(admin.order(grant, **right)) == [200]
+    assert code(admin.order(grant, **right, consumeEnable="false")) == [402]
+    assert admin.ask("admin_query_group_csmctrl_info")[0]["consumeEnable"] is True
+    assert code(admin.order(change, **right, consumeEnable="false")) == [200]
+    # A group with rights has settings in Java.
+    assert code(admin.order(add, groupName="reader")) == [402]
+    assert code(admin.order(update, groupName="reader", alwdBrokerClientRate=4)) == [200]
+
+    rules = {"groupName": "g,x", "flowCtrlInfo": RULES}
+    assert code(admin.order("admin_upd_group_flow_control_rule", **rules)) == [200, 401]
+    assert code(admin.order("admin_rmv_group_flow_control_rule", groupName="g,x")) == [200, 200]
+    assert admin.ask("admin_query_group_resctrl_info", groupName="x") == []
+    assert code(admin.order("admin_set_group_flow_control_rule", **rules)) == [200, 200]
+
+
 def test_settings_of_groups_are_found_by_their_values(admin: AdminCaller) -> None:
     checked = {"resCheckEnable": "true", "alwdBrokerClientRate": 3, "qryPriorityId": 302}
     admin.order("admin_add_group_resctrl_info", groupName="a", **checked)
@@ -204,7 +235,10 @@ def test_settings_of_the_cluster(admin: AdminCaller) -> None:
     assert admin.ask("admin_query_cluster_default_setting") == []
     assert admin.ask("admin_query_def_flow_control_rule") == []
     (rule,) = admin.order("admin_set_def_flow_control_rule", flowCtrlInfo=RULES)
+    assert (rule["statusId"], rule["ruleCnt"]) == (0, 1)
+    (rule,) = admin.order("admin_upd_def_flow_control_rule", statusId=1)
     assert (rule["statusId"], rule["ruleCnt"]) == (1, 1)
+    assert "statusId" in admin.refused("admin_upd_def_flow_control_rule", statusId=2)
     (setting,) = admin.order(
         "admin_set_cluster_default_setting",
         maxMsgSizeInMB=2,

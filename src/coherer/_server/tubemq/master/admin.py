@@ -60,6 +60,7 @@ from coherer._server.tubemq.master.admin_parameters import (
     has_values,
     megabytes,
     props_changes,
+    rule_status,
 )
 from coherer._server.tubemq.master.admin_topics import TopicAdmin
 from coherer._server.tubemq.master.master import Master
@@ -249,18 +250,11 @@ class ClusterAdmin:
         return found([] if cluster.stamp.serial == UNDEFINED else [_rules_form(cluster)])
 
     def set_rules(self, params: Params) -> Answer:
-        """admin_set_def_flow_control_rule: rules without an explicit switch are enabled."""
-        return self._change_rules(params, create_change(self._context, params))
+        self._change(params, create_change(self._context, params), rule_status(params))
+        return self.query_rules(params)
 
     def update_rules(self, params: Params) -> Answer:
-        return self._change_rules(params, update_change(self._context, params))
-
-    def _change_rules(self, params: Params, change: Change) -> Answer:
-        switch: dict[str, object] = {}
-        if params.get("flowCtrlInfo") and params.flag("flowCtrlEnable") is None:
-            status = params.number("statusId")
-            switch["flow_enabled"] = True if status is None else status == 1
-        self._change(params, change, switch)
+        self._change(params, update_change(self._context, params), rule_status(params))
         return self.query_rules(params)
 
     def remove_rules(self, params: Params) -> Answer:

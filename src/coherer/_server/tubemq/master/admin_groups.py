@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from coherer._rules.tubemq.groups import ConsumerGroup, GroupKind, Member
@@ -25,6 +25,7 @@ from coherer._server.tubemq.master.admin_parameters import (
     group_controls,
     required_lists,
     rights,
+    rule_status,
     wanted_rules,
     wanted_settings,
 )
@@ -51,21 +52,21 @@ class GroupAdmin:
             "admin_query_client_balance_group_set": Method(self.client_balanced),
             "admin_set_client_balance_group_consume_from_max": Method(self.skip, changes=True),
             "admin_query_group_resctrl_info": Method(self.query_controls),
-            "admin_add_group_resctrl_info": Method(self.control, changes=True),
-            "admin_update_group_resctrl_info": Method(self.control, changes=True),
-            "admin_batch_add_group_resctrl_info": Method(self.control_batch, changes=True),
-            "admin_batch_update_group_resctrl_info": Method(self.control_batch, changes=True),
+            "admin_add_group_resctrl_info": _change(self.control, new=True),
+            "admin_update_group_resctrl_info": _change(self.control, new=False),
+            "admin_batch_add_group_resctrl_info": _change(self.control_batch, new=True),
+            "admin_batch_update_group_resctrl_info": _change(self.control_batch, new=False),
             "admin_delete_group_resctrl_info": Method(self.release, changes=True),
             "admin_query_booked_resctrl_groups": Method(self.controlled),
             "admin_query_group_flow_control_rule": Method(self.query_rules),
             "admin_set_group_flow_control_rule": Method(self.set_rules, changes=True),
-            "admin_upd_group_flow_control_rule": Method(self.set_rules, changes=True),
+            "admin_upd_group_flow_control_rule": Method(self.update_rules, changes=True),
             "admin_rmv_group_flow_control_rule": Method(self.remove_rules, changes=True),
             "admin_query_group_csmctrl_info": Method(self.query_rights),
-            "admin_add_group_csmctrl_info": Method(self.grant, changes=True),
-            "admin_update_group_csmctrl_info": Method(self.grant, changes=True),
-            "admin_batch_add_group_csmctrl_info": Method(self.grant_batch, changes=True),
-            "admin_batch_update_group_csmctrl_info": Method(self.grant_batch, changes=True),
+            "admin_add_group_csmctrl_info": _change(self.grant, new=True),
+            "admin_update_group_csmctrl_info": _change(self.grant, new=False),
+            "admin_batch_add_group_csmctrl_info": _change(self.grant_batch, new=True),
+            "admin_batch_update_group_csmctrl_info": _change(self.grant_batch, new=False),
             "admin_delete_group_csmctrl_info": Method(self.revoke, changes=True),
             "admin_batch_delete_group_csmctrl_info": Method(self.revoke_batch, changes=True),
             "admin_query_booked_csmctrl_groups": Method(self.booked),
@@ -227,13 +228,14 @@ class GroupAdmin:
         """admin_query_booked_resctrl_groups: the names of the groups."""
         return _named(control.group for control in self._controls(params, wanted_settings(params)))
 
-    def control(self, params: Params) -> Answer:
-        return execute(self._context, self._setting_steps(params))
+    def control(self, params: Params, *, new: bool) -> Answer:
+        return execute(self._context, self._setting_steps(params, new=new))
 
-    def control_batch(self, params: Params) -> Answer:
-        return execute_batch(self._context, params, "groupResCtrlJsonSet", self._setting_steps)
+    def control_batch(self, params: Params, *, new: bool) -> Answer:
+        plan = partial(self._setting_steps, new=new)
+        return execute_batch(self._context, params, "groupResCtrlJsonSet", plan)
 
-    def _setting_steps(self, params: Params) -> list[Step]:
+    def _setting_steps(self, params: Params, *, new: bool) -> list[Step]:
         changes = flow_changes(params)
         check = params.flag("resCheckEnable")
         rate = params.number("alwdBrokerClientRate", least=0)
@@ -241,40 +243,57 @@ class GroupAdmin:
             changes["check_resources"] = check
         if rate is not None:
             changes["broker_rate_max"] = rate
-        return self._steps(params, changes)
+        change = (create_change if new else update_change)(self._context, params)
+        known = self._context.catalog.knows_group
+
+        def apply(name: str) -> None:
+            if known(name) is new:
+                raise _existing(f"group {name}") if new else _missing(f"group {name}")
+            self._context.catalog.control_group(name, changes, change)
+
+        return self._steps(params, apply)
 
     def set_rules(self, params: Params) -> Answer:
-        changes = flow_changes(params)
-        status = params.number("statusId")
-        if status is not None:
-            changes["flow_enabled"] = status == 1
-        return self._change(params, changes)
+        """admin_set_group_flow_control_rule: for groups with and without settings."""
+        change, changes = create_change(self._context, params), _rule_changes(params)
+
+        def apply(name: str) -> None:
+            self._context.catalog.control_group(name, changes, change)
+
+        return execute(self._context, self._steps(params, apply))
+
+    def update_rules(self, params: Params) -> Answer:
+        change, changes = update_change(self._context, params), _rule_changes(params)
+
+        def apply(name: str) -> None:
+            if not self._context.catalog.knows_group(name):
+                raise _missing(f"group {name}")
+            self._context.catalog.control_group(name, changes, change)
+
+        return execute(self._context, self._steps(params, apply))
 
     def remove_rules(self, params: Params) -> Answer:
-        return self._change(params, {"flow_enabled": False, "flow_rules": "[]"})
+        """admin_rmv_group_flow_control_rule: succeeds even if the group has none."""
+        change = update_change(self._context, params)
+        changes: dict[str, object] = {"flow_enabled": False, "flow_rules": "[]"}
+
+        def apply(name: str) -> None:
+            if name in self._context.catalog.group_controls:
+                self._context.catalog.control_group(name, changes, change)
+
+        return execute(self._context, self._steps(params, apply))
 
     def release(self, params: Params) -> Answer:
         """admin_delete_group_resctrl_info: succeeds even if the group has none."""
         update_change(self._context, params)
-        (names,) = required_lists(params, "groupName")
-        release = self._context.catalog.release_group
-        steps: list[Step] = [({"groupName": name}, partial(release, name)) for name in names]
-        return execute(self._context, steps)
+        return execute(self._context, self._steps(params, self._context.catalog.release_group))
 
     def _controls(self, params: Params, wanted: Mapping[str, object]) -> list[GroupControl]:
         return group_controls(self._context.catalog, params, wanted)
 
-    def _change(self, params: Params, changes: Mapping[str, object]) -> Answer:
-        return execute(self._context, self._steps(params, changes))
-
-    def _steps(self, params: Params, changes: Mapping[str, object]) -> list[Step]:
-        change = (update_change if "modifyUser" in params else create_change)(self._context, params)
+    def _steps(self, params: Params, apply: Callable[[str], object]) -> list[Step]:
         (names,) = required_lists(params, "groupName")
-        catalog = self._context.catalog
-        return [
-            ({"groupName": name}, partial(catalog.control_group, name, changes, change))
-            for name in names
-        ]
+        return [({"groupName": name}, partial(apply, name)) for name in names]
 
     # -- rights
 
@@ -287,13 +306,14 @@ class GroupAdmin:
         """admin_query_booked_csmctrl_groups: the names of the groups."""
         return _named(control.group for control in rights(self._context.catalog, params))
 
-    def grant(self, params: Params) -> Answer:
-        return execute(self._context, self._grant_steps(params))
+    def grant(self, params: Params, *, new: bool) -> Answer:
+        return execute(self._context, self._grant_steps(params, new=new))
 
-    def grant_batch(self, params: Params) -> Answer:
-        return execute_batch(self._context, params, "groupCsmJsonSet", self._grant_steps)
+    def grant_batch(self, params: Params, *, new: bool) -> Answer:
+        plan = partial(self._grant_steps, new=new)
+        return execute_batch(self._context, params, "groupCsmJsonSet", plan)
 
-    def _grant_steps(self, params: Params) -> list[Step]:
+    def _grant_steps(self, params: Params, *, new: bool) -> list[Step]:
         changes: dict[str, object] = {}
         enabled, filtered = params.flag("consumeEnable"), params.flag("filterEnable")
         if enabled is not None:
@@ -304,13 +324,20 @@ class GroupAdmin:
             changes["reason"] = params["disableCsmRsn"]
         if "filterConds" in params:
             changes["filters"] = frozenset(params.words("filterConds"))
-        change = (update_change if "modifyUser" in params else create_change)(self._context, params)
+        change = (create_change if new else update_change)(self._context, params)
         catalog = self._context.catalog
+
+        def apply(topic: str, group: str) -> None:
+            if ((topic, group) in catalog.consume_controls) is new:
+                what = f"group {group} and topic {topic}"
+                raise _existing(what) if new else _missing(what)
+            catalog.control_consumption(topic, group, changes, change)
+
         (groups,) = required_lists(params, "groupName")
         return [
             (
                 {"groupName": group, "topicName": topic},
-                partial(catalog.control_consumption, topic, group, changes, change),
+                partial(apply, topic, group),
             )
             for topic in deployed_topics(self._context.catalog, params)
             for group in groups
@@ -340,14 +367,29 @@ class GroupAdmin:
 
         def apply(item: Mapping[str, Json]) -> None:
             if not catalog.release_consumption(str(item["groupName"]), topics):
-                raise CatalogError(
-                    OpCode.NOT_EXIST, f"There are no settings for group {item['groupName']}."
-                )
+                raise _missing(f"group {item['groupName']}")
 
         named = params.get("topicName", "")
         answer = outcomes([{"groupName": name, "topicName": named} for name in groups], apply)
         self._context.commit_changes()
         return answer
+
+
+def _change(call: Callable[..., Answer], *, new: bool) -> Method:
+    """A method that adds records (`new`), or changes those that there are."""
+    return Method(partial(call, new=new), changes=True)
+
+
+def _rule_changes(params: Params) -> dict[str, object]:
+    return flow_changes(params) | rule_status(params)
+
+
+def _existing(what: str) -> CatalogError:
+    return CatalogError(OpCode.EXISTED, f"There are settings for {what} already: update them.")
+
+
+def _missing(what: str) -> CatalogError:
+    return CatalogError(OpCode.NOT_EXIST, f"There are no settings for {what}.")
 
 
 def _named(names: Iterable[str]) -> Answer:

@@ -295,7 +295,7 @@ class LegacyGroupAdmin:
             changes["broker_rate_max"] = rate or 0
 
         def apply(name: str) -> None:
-            if not new and name not in self._context.catalog.group_controls:
+            if not new and not self._context.catalog.knows_group(name):
                 raise _missing(f"There are no settings for group {name}.")
             self._context.catalog.control_group(name, changes, change)
 

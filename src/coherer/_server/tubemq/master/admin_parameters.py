@@ -84,9 +84,19 @@ def wanted_rules(params: Params) -> dict[str, object]:
     Raises:
         ParamError: as `wanted_settings`.
     """
+    return rule_status(params) | _priority(params)
+
+
+def rule_status(params: Params) -> dict[str, object]:
+    """The switch of the legacy methods for flow control rules.
+
+    Raises:
+        ParamError: it is neither 0 nor 1.
+    """
     status = params.number("statusId")
-    wanted: dict[str, object] = {} if status is None else {"flow_enabled": status == 1}
-    return wanted | _priority(params)
+    if status not in (None, 0, 1):
+        raise ParamError("illegal value for statusId, value must be 0 or 1")
+    return {} if status is None else {"flow_enabled": status == 1}
 
 
 def has_values(record: object, wanted: Mapping[str, object]) -> bool:
