@@ -312,6 +312,12 @@ CALLS: list[tuple[str, dict[str, object]]] = [
     ("admin_add_broker_configure", {**WHO, "brokerId": 5, "brokerIp": "127.0.0.15"}),
     ("admin_reload_broker_configure", {**WHO, "brokerId": 5}),
     ("admin_delete_broker_configure", {**WHO, "brokerId": 78}),
+    (
+        "admin_add_broker_configure",
+        {**WHO, "brokerId": 6, "brokerIp": "127.0.0.16", "brokerPort": 8081},
+    ),
+    ("admin_update_broker_configure", {**WHO, "brokerId": 5, "brokerWebPort": 8123}),
+    ("admin_set_cluster_default_setting", {**WHO, "brokerTLSPort": 8081}),
     # Settings and rights are added once, and changed where they are.
     *(
         (f"admin_{verb}_group_resctrl_info", {**WHO, "groupName": group, "resCheckEnable": "false"})
@@ -401,6 +407,7 @@ LENIENT = {
     "admin_online_broker_configure": {"brokerIp"},
     "admin_reload_broker_configure": {"brokerIp"},
     "admin_delete_broker_configure": {"brokerIp"},
+    "admin_update_broker_configure": {"brokerIp"},
     # Java makes a record for each topic by itself, and ours when somebody sets something.
     "admin_query_topic_deploy_info": {"createUser", "createDate", "modifyUser", "modifyDate"},
     "admin_query_topic_control_info": {"createUser", "createDate", "modifyUser", "modifyDate"},

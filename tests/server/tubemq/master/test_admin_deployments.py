@@ -214,6 +214,17 @@ def test_a_call_with_a_value_out_of_range_is_refused(
         admin.refused("admin_update_cluster_default_setting", **bad)
 
 
+def test_a_broker_has_a_port_of_its_own_for_http(admin: AdminCaller, broker: Broker) -> None:
+    where = {"brokerId": 2, "brokerIp": "10.0.0.2"}
+    add, update = "admin_add_broker_configure", "admin_update_broker_configure"
+    assert code(admin.order(add, **where, brokerPort=8081)) == [407]
+    assert code(admin.order(add, **where, brokerPort=9000, brokerTLSPort=9000)) == [200]
+    assert code(admin.order(update, brokerId=2, brokerWebPort=9000)) == [407]
+    assert admin.ask("admin_query_broker_configure", brokerId=2)[0]["brokerWebPort"] == 8081
+    assert "brokerWebPort" in admin.refused("admin_set_cluster_default_setting", brokerPort=8081)
+    assert admin.ask("admin_query_cluster_default_setting") == []
+
+
 def test_brokers_are_found_by_their_values(admin: AdminCaller, broker: Broker) -> None:
     where = {"brokerId": 2, "brokerIp": "10.0.0.2", "brokerPort": 9123, "regionId": 3}
     admin.order("admin_add_broker_configure", **where, numPartitions=5, deletePolicy="delete,72")

@@ -284,6 +284,8 @@ class ClusterAdmin:
         props = props_changes(params)
         if props:
             changes["props"] = msgspec.structs.replace(cluster.props, **props)
+        new = msgspec.structs.replace(cluster, **changes)
+        _check_ports(new.broker_port, new.broker_tls_port, new.broker_web_port)
         self._context.catalog.set_cluster(changes, change)
         self._context.commit_changes()
 
@@ -485,8 +487,12 @@ class BrokerAdmin:
         props = msgspec.structs.replace(cluster.props, **props_changes(params))
         record = BrokerRecord(id=number, host=host, props=props)
         record = msgspec.structs.replace(record, **fields)
-        item: Answer = {"brokerId": number, "brokerIp": host}
-        return [(item, lambda: self._context.catalog.add_broker(record, change))]
+
+        def apply() -> None:
+            _check_ports(record.port, record.tls_port, record.web_port)
+            self._context.catalog.add_broker(record, change)
+
+        return [({"brokerId": number, "brokerIp": host}, apply)]
 
     def update(self, params: Params) -> Answer:
         return execute(self._context, self._update_steps(params))
@@ -500,12 +506,13 @@ class BrokerAdmin:
 
         def apply(broker: int) -> None:
             catalog = self._context.catalog
-            fields = dict(numbers)
+            fields, old = dict(numbers), catalog.broker(broker)
             if props:
-                old = catalog.broker(broker).props
-                fields["props"] = msgspec.structs.replace(old, **props)
+                fields["props"] = msgspec.structs.replace(old.props, **props)
             if not fields:
                 raise unchanged_error("The request changes nothing!")
+            new = msgspec.structs.replace(old, **fields)
+            _check_ports(new.port, new.tls_port, new.web_port)
             catalog.update_broker(broker, fields, change)
 
         return self._steps(params, apply)
@@ -605,6 +612,14 @@ def _id_of(host: str) -> int:
         raise ParamError("Parameter brokerId is missing or value is blank!")
     first, second, third, fourth = map(int, parts)
     return abs((first << 24 | second << 16 | third << 8 | fourth) - (first >> 7 << 32))
+
+
+def _check_ports(port: int, tls_port: int, web_port: int) -> None:
+    if web_port in (port, tls_port):
+        raise CatalogError(
+            OpCode.ILLEGAL_VALUE,
+            f"brokerWebPort is {web_port}; it must differ from brokerPort and brokerTLSPort.",
+        )
 
 
 def _manage_status(params: Params) -> ManageStatus | None:
