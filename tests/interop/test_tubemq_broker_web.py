@@ -191,6 +191,8 @@ async def move_groups(call: Calls, topic: str, group: str) -> None:
     answer = await call("admin_manual_set_current_offset", shape, **where, manualOffset=0)
     assert answer["oldOffset"] == 0
     await call("admin_manual_set_current_offset", REFUSED, **where, manualOffset=10**9)
+    both = {**where, "groupName": f"{other},{group}"}
+    await call("admin_manual_set_current_offset", REFUSED, **both, manualOffset=0)
     places = json.dumps({f"{call.id}:{topic}:0": 0})
     moved = {**WHO, "groupName": other, "manualSet": "true", "offsetJsonInfo": places}
     await call("admin_set_offset", OK, **moved)

@@ -165,6 +165,13 @@ def test_one_position_is_set(app: AdminApp, sent: list[bytes]) -> None:
     for wrong in ({"manualOffset": 10}, {"manualOffset": -1}, {}, {"manualOffset": "x"}):
         answer = ask(app, "admin_manual_set_current_offset", **where, **wrong)
         assert (answer["result"], answer["errCode"]) == (False, 400)
+    for method in ("admin_manual_set_current_offset", "admin_query_group_offset"):
+        both = {**where, "groupName": f"{GROUP['groupName']},other", "manualOffset": 3}
+        answer = ask(app, method, **both)
+        assert (answer["result"], answer["errCode"]) == (False, 400)
+        assert "one group" in answer["errMsg"]
+    (groups,) = ask(app, "admin_query_group")["dataSet"]
+    assert groups["groupName"] == [GROUP["groupName"]]
 
 
 def test_unsupported_methods_are_refused_by_name(app: AdminApp) -> None:

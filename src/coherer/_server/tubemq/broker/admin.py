@@ -373,10 +373,11 @@ class BrokerAdmin:
         """The partition in the parameters.
 
         Raises:
-            ParamError: it is missing, or does not exist here.
+            ParamError: it is missing, or does not exist here, or several groups are given.
         """
         name = params.required("topicName")
-        params.required("groupName")
+        if "," in params.required("groupName"):
+            raise ParamError("illegal value for groupName, value must be the name of one group")
         params.required("partitionId")
         number = params.number("partitionId")
         topic = self._state.topics.get(name)
