@@ -19,7 +19,7 @@ from faststream.exceptions import (
 from faststream.security import SASLPlaintext, SASLScram256
 
 import coherer
-from coherer.errors import RequestTimeoutError
+from coherer.errors import RequestTimeoutError, UsageError
 from coherer.integrations.faststream import (
     RocketMQBroker,
     RocketMQPublishMessage,
@@ -543,6 +543,54 @@ async def test_publishers_have_defaults(url: str, topic: str) -> None:
     ]
     with pytest.raises(FeatureNotSupportedException):
         await several.request("e")
+
+
+async def test_an_empty_message_of_a_batch_keeps_its_place(url: str, topic: str) -> None:
+    broker, got = RocketMQBroker(url), Received()
+
+    @broker.subscriber(topic, group_id=f"{topic}-group", start="earliest", batch=True)
+    async def handle(message: RocketMQMessage) -> None:
+        for body, headers in zip(message.body, message.batch_headers, strict=True):
+            got.add((body, headers.get("of")))
+
+    async with broker:
+        await broker.start()
+        assert await broker.publish_batch(topic=topic) == []
+        second = RocketMQPublishMessage("b", headers={"of": "b"})
+        await broker.publish_batch(None, second, None, "c", topic=topic)
+        assert await got.wait(4) == [(b"", None), (b"b", "b"), (b"", None), (b"c", None)]
+
+
+async def test_a_response_with_a_list_is_published_as_a_batch(url: str, topic: str) -> None:
+    broker, got = RocketMQBroker(url), Received()
+
+    @broker.subscriber(topic, group_id=f"{topic}-group", start="earliest")
+    @broker.publisher(f"{topic}-results", batch=True, keys=["k"])
+    async def handle(count: int) -> RocketMQResponse:
+        special = RocketMQPublishMessage("special", headers={"mine": "2"}, tag="t")
+        return RocketMQResponse([*range(count), special], headers={"mine": "1"})  # type: ignore[list-item]
+
+    @broker.subscriber(f"{topic}-results", group_id=f"{topic}-results", start="earliest")
+    async def result(body: Any, message: RocketMQMessage) -> None:
+        raw = message.raw_message
+        got.add((body, message.headers["mine"], raw.tag, raw.keys))
+
+    async with broker:
+        await broker.start()
+        await broker.publish(2, topic)
+        assert await got.wait(3) == [
+            (0, "1", None, ("k",)),
+            (1, "1", None, ("k",)),
+            ("special", "2", "t", ("k",)),
+        ]
+
+
+def test_keys_are_words() -> None:
+    broker = RocketMQBroker()
+    with pytest.raises(UsageError, match=r"Write keys=\('order-1',\) for one"):
+        broker.publisher("topic", keys="order-1")
+    with pytest.raises(UsageError, match="several words"):
+        RocketMQResponse("body", keys="order-1")
 
 
 async def test_a_batch_cannot_be_delayed(url: str, topic: str) -> None:

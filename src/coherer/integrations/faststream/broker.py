@@ -371,8 +371,7 @@ class BaseBroker(BaseRegistrator, BrokerUsecase[Any, Connection, Config]):
         **options: Any,
     ) -> Command:
         options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
-        body, *others = messages or (None,)
-        return self.COMMAND(body, *others, topic=topic, _publish_type=publish_type, **options)
+        return self.COMMAND.of(messages, topic, publish_type, **options)
 
 
 def serializer_of(config: BrokerConfig) -> Any:

@@ -197,13 +197,8 @@ class BasePublisher(PublisherUsecase):
         options["headers"] = config.headers | options.get("headers", {})
         options.setdefault("correlation_id", self._outer_config.id_generator())
         options["reply_to"] = options.get("reply_to") or config.reply_to
-        body, *others = bodies or (None,)
-        return config.command(
-            body,
-            *others,
-            topic=topic or self.topic,
-            _publish_type=publish_type,
-            **(config.options | options),
+        return config.command.of(
+            bodies, topic or self.topic, publish_type, **(config.options | options)
         )
 
     async def _send(self, cmd: Command) -> Any:
@@ -216,8 +211,6 @@ class BasePublisher(PublisherUsecase):
         """Publish what a handler has returned."""
         config = self._config
         sent = config.command.from_cmd(cmd, batch=self.batch)
-        if self.batch and not sent.batch_bodies:
-            sent.batch_bodies = (b"",)
         sent.destination = self.topic
         sent.add_headers(config.headers, override=False)
         sent.reply_to = sent.reply_to or config.reply_to

@@ -11,6 +11,7 @@ from faststream._internal.basic_types import SendableMessage
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
 
+from coherer.errors import UsageError
 from coherer.integrations.faststream.message import (
     CORRELATION_ID,
     REPLY_TO,
@@ -56,11 +57,7 @@ class Command(BatchPublishCommand):
         no_confirm: bool = False,
         timeout: float = 0.5,
     ) -> None:
-        given = (message, *messages)
-        parts = [one if isinstance(one, Response) else None for one in given]
-        body, *others = [
-            one if part is None else part.body for one, part in zip(given, parts, strict=True)
-        ]
+        (body, *others), parts = _split((message, *messages))
         super().__init__(
             body,
             *others,
@@ -70,18 +67,32 @@ class Command(BatchPublishCommand):
             headers=headers,
             _publish_type=_publish_type,
         )
-        self._parts = parts if any(parts) else []  # the messages that have options of their own
+        self._parts = parts  # the messages that have options of their own
+        self._empty = False  # a batch without messages
         self.tag = tag
         self.timestamp_ms = timestamp_ms
         self.no_confirm = no_confirm
         self.timeout = timeout
 
     @classmethod
+    def of(
+        cls, bodies: Sequence[Any], topic: str, publish_type: PublishType, **options: Any
+    ) -> Self:
+        """A command that publishes one body or several; none are an empty batch."""
+        body, *others = bodies or (None,)
+        made = cls(body, *others, topic=topic, _publish_type=publish_type, **options)
+        if not bodies:
+            made.batch_bodies = ()
+        return made
+
+    @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> Self:
         """A command of this protocol with the content of another one."""
-        if isinstance(cmd, cls):
-            return cmd
         body, others = cls._parse_bodies(cmd.body, batch=batch)
+        if isinstance(cmd, cls):
+            if body is not cmd.body:
+                cmd.batch_bodies = (body, *others)
+            return cmd
         return cls(
             body,
             *others,
@@ -95,22 +106,21 @@ class Command(BatchPublishCommand):
     @property
     def batch_bodies(self) -> tuple[Any, ...]:
         """The bodies of a batch."""
-        return super().batch_bodies
+        return () if self._empty else (self.body, *self.extra_bodies)
 
     @batch_bodies.setter
     def batch_bodies(self, value: Sequence[Any]) -> None:
         """Replace the bodies. A message's own options follow its body, or else its position."""
         rest = list(zip(self.batch_bodies, self._parts, strict=True)) if self._parts else []
-        parts: list[Response | None] = []
-        in_place = len(rest) == len(value)
-        for number, body in enumerate(value):
+        bodies, parts = _split(value)
+        in_place = len(rest) == len(bodies)
+        for number, body in enumerate(bodies if rest else ()):
             equal = next((at for at, (old, _) in enumerate(rest) if old == body), None)
-            if equal is not None:
-                parts.append(rest.pop(equal)[1])
-            else:
-                parts.append(self._parts[number] if in_place else None)
-        self._parts = parts if any(parts) else []
-        self.body, self.extra_bodies = (value[0], tuple(value[1:])) if value else (None, ())
+            kept = self._parts[number] if in_place else None
+            kept = kept if equal is None else rest.pop(equal)[1]
+            parts[number] = parts[number] or kept
+        self._parts, self._empty = parts, not bodies
+        self.body, self.extra_bodies = (bodies[0], tuple(bodies[1:])) if bodies else (None, ())
 
     def part(self, number: int) -> Response | None:
         """The options of a message of a batch; None if it has none of its own."""
@@ -158,6 +168,13 @@ class Command(BatchPublishCommand):
         )
 
 
+def _split(given: Sequence[Any]) -> tuple[list[Any], list[Response | None]]:
+    """The bodies of a batch, and the messages among them that have options of their own."""
+    parts = [one if isinstance(one, Response) else None for one in given]
+    bodies = [one.body if isinstance(one, Response) else one for one in given]
+    return bodies, parts
+
+
 class RocketMQPublishCommand(Command):
     """A message, or a batch, to publish to RocketMQ.
 
@@ -181,7 +198,7 @@ class RocketMQPublishCommand(Command):
         topic: str,
         _publish_type: PublishType,
         key: str | bytes | None = None,
-        keys: tuple[str, ...] = (),
+        keys: Sequence[str] = (),
         queue: Queue | None = None,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
@@ -189,7 +206,7 @@ class RocketMQPublishCommand(Command):
     ) -> None:
         super().__init__(message, *messages, topic=topic, _publish_type=_publish_type, **others)
         self.key = _key(key)
-        self.keys = tuple(keys)
+        self.keys = key_words(keys)
         self.queue = queue
         self.deliver_at = deliver_at
         self.delay = delay
@@ -236,7 +253,7 @@ class RocketMQResponse(Response):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         key: str | bytes | None = None,
-        keys: tuple[str, ...] = (),
+        keys: Sequence[str] = (),
         tag: str | None = None,
         timestamp_ms: int | None = None,
         deliver_at: datetime | None = None,
@@ -244,7 +261,7 @@ class RocketMQResponse(Response):
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
         self.key = _key(key)
-        self.keys = tuple(keys)
+        self.keys = key_words(keys)
         self.tag = tag
         self.timestamp_ms = timestamp_ms
         self.deliver_at = deliver_at
@@ -312,6 +329,17 @@ RocketMQPublishMessage = RocketMQResponse
 """The better name for a message of `publish_batch`."""
 
 TubeMQPublishMessage = TubeMQResponse
+
+
+def key_words(keys: Sequence[str]) -> tuple[str, ...]:
+    """The index keys as a message has them.
+
+    Raises:
+        UsageError: they are one text, whose letters are meant by nobody.
+    """
+    if isinstance(keys, str):
+        raise UsageError("`keys` are several words.", hint=f"Write keys=({keys!r},) for one.")
+    return tuple(keys)
 
 
 def _key(key: str | bytes | None) -> str | None:

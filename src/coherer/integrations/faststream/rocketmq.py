@@ -33,7 +33,7 @@ from coherer.integrations.faststream.keywords import (
 )
 from coherer.integrations.faststream.message import RocketMQMessage
 from coherer.integrations.faststream.publisher import BasePublisher
-from coherer.integrations.faststream.response import Command, RocketMQPublishCommand
+from coherer.integrations.faststream.response import Command, RocketMQPublishCommand, key_words
 from coherer.integrations.faststream.subscriber import BaseSubscriber
 from coherer.rocketmq import (
     ConnectKeywords,
@@ -294,6 +294,7 @@ class RocketMQRegistrator(BaseRegistrator):
 
         Raises:
             SetupError: an option is unknown.
+            UsageError: `keys` are one text.
         """
         check_names("A publisher", options, RocketMQPublisherKeywords)
         kind: type[RocketMQBatchPublisher | RocketMQTopicPublisher]
@@ -301,6 +302,8 @@ class RocketMQRegistrator(BaseRegistrator):
         ordering = dict(part_of(_Ordering, options))
         if isinstance(key := ordering.get("key"), bytes):
             ordering["key"] = key.decode()
+        if (keys := options.get("keys")) is not None:
+            ordering["keys"] = key_words(keys)
         return self._publisher(
             kind,
             RocketMQPublishCommand,
