@@ -23,6 +23,7 @@ from coherer.integrations.faststream import (
     RocketMQRouter,
     TestRocketMQBroker,
 )
+from coherer.integrations.faststream.annotations import RocketMQMessage
 from coherer.integrations.faststream.fastapi import RocketMQRouter as FastAPIRouter
 from coherer.integrations.faststream.opentelemetry import RocketMQTelemetryMiddleware
 from coherer.integrations.faststream.prometheus import RocketMQPrometheusMiddleware
@@ -138,6 +139,22 @@ async def test_handlers_run_in_memory() -> None:
         assert await (await tested.request(4, "orders", tag="new")).decode() == 8
         with pytest.raises(SubscriberNotFound):
             await tested.request(1, "nowhere")
+
+
+async def test_messages_in_memory_have_keys_and_times() -> None:
+    broker = RocketMQBroker()
+
+    @broker.subscriber("orders", sql92="KEYS = 'one two' AND TAGS IS NULL")
+    async def handle(body: str, message: RocketMQMessage) -> str:
+        raw = message.raw_message
+        assert raw.time is not None
+        assert raw.born_ms == raw.stored_ms == int(raw.time.timestamp() * 1000)
+        return body
+
+    async with TestRocketMQBroker(broker) as tested:
+        await tested.publish("other", "orders", key="one")
+        await tested.publish("x", "orders", key="one", keys=["two"])
+        handle.mock.assert_called_once_with("x")
 
 
 async def test_errors_of_handlers_reach_the_test() -> None:

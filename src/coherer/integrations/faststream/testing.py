@@ -11,6 +11,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, ClassVar, Generic, TypedDict, Unpack, cast, overload
 from uuid import uuid4
@@ -193,8 +194,12 @@ def selects(selection: Any, message: Message) -> bool:
         # It needs lark, which takes long to import.
         from coherer._wire.rocketmq.selector import compile_selector
 
-        tag = {} if message.tag is None else {"TAGS": message.tag}
-        return compile_selector(selection.text).matches({**message.properties, **tag})
+        stored = dict(message.properties)
+        if message.tag is not None:
+            stored["TAGS"] = message.tag
+        if message.keys:
+            stored["KEYS"] = " ".join(message.keys)
+        return compile_selector(selection.text).matches(stored)
     if isinstance(selection, Tags):
         selection = selection.text
     tags = split_tags(selection) if isinstance(selection, str) else tuple(selection or ())
@@ -275,17 +280,21 @@ class TestRocketMQBroker(BaseTestBroker[RocketMQBroker, EnterType], broker=Rocke
     @staticmethod
     def _receive(message: Message, offset: int) -> RawMessage:
         identity = f"{offset:032X}"
+        now = datetime.now(UTC)
+        now_ms = int(now.timestamp() * 1000)
         return StoredMessage(
             topic=message.topic,
             body=message.body,
             tag=message.tag,
-            time=message.time,
+            time=message.time or now,
             keys=message.keys,
             properties=dict(message.properties),
             id=identity,
             broker="memory",
             offset=offset,
             unique_id=identity,
+            born_ms=now_ms,
+            stored_ms=now_ms,
         )
 
 
