@@ -610,6 +610,26 @@ async def test_ping_tells_whether_a_server_answers() -> None:
             assert not await broker.ping(timeout=0.05)
 
 
+async def test_a_subscriber_that_cannot_join_does_not_start(topic: str) -> None:
+    """A name server that accepts the connection and does not answer."""
+    served = list[asyncio.StreamWriter]()
+    silent = await asyncio.start_server(lambda _, writer: served.append(writer), "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
+    broker = RocketMQBroker(f"rocketmq://{host}:{port}", timeout_ms=50)
+    subscriber = broker.subscriber(topic, group_id=f"{topic}-group")
+    try:
+        async with broker:
+            with pytest.raises(RequestTimeoutError):
+                await broker.start()
+    finally:
+        silent.close()
+        for writer in served:
+            writer.close()
+            await writer.wait_closed()
+    assert served
+    assert subscriber.consumer is None
+
+
 async def test_publishing_needs_a_connection(url: str, topic: str) -> None:
     with pytest.raises(IncorrectState, match="connect"):
         await RocketMQBroker(url).publish("x", topic)

@@ -317,9 +317,10 @@ async def _created(topic: str, creating: Awaitable[None], log: Log) -> None:
 async def _started(consumer: Consumer, log: Log) -> Consumer:
     try:
         await consumer.start()
-        await consumer.wait_assigned(ASSIGNED_WITHIN_MS)
-    except RequestTimeoutError as error:
-        log(logging.INFO, str(error))
+        try:
+            await consumer.wait_assigned(ASSIGNED_WITHIN_MS)
+        except RequestTimeoutError as error:
+            log(logging.INFO, str(error))
     except BaseException:
         await consumer.close()
         raise
