@@ -57,6 +57,7 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "integrations/faststream/broker.py::ping": RETRIES,
+    "integrations/faststream/subscriber.py::_join_again": RETRIES,
     "integrations/kombu/subscription.py::_await_owners": RETRIES,
     "integrations/kombu/link.py::_leave_later": ONCE,
     "integrations/kombu/subscription.py::_revoked": RETRIES,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 from faststream import AckPolicy
-from faststream.exceptions import FeatureNotSupportedException, SetupError
+from faststream.exceptions import FeatureNotSupportedException, NackMessage, SetupError
 from prometheus_client import CollectorRegistry
 
 from coherer.integrations.faststream import (
@@ -21,6 +26,7 @@ from coherer.integrations.faststream import (
 )
 from coherer.integrations.faststream.annotations import TubeMQMessage
 from coherer.integrations.faststream.prometheus import TubeMQPrometheusMiddleware
+from coherer.testing import embedded_node
 from tests.integrations.faststream.received import Received
 
 
@@ -57,6 +63,100 @@ async def test_a_handler_receives_what_is_published(url: str, topic: str) -> Non
     assert answer.correlation_id == message.correlation_id
 
 
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("how", ["raise", "nack"])
+async def test_a_delay_that_tubemq_lacks_blocks_no_partition(
+    url: str, topic: str, how: str, batch: bool
+) -> None:
+    broker, got = TubeMQBroker(url), Received()
+
+    @broker.subscriber(topic, group_id=f"{topic}-group", start="earliest", batch=batch)
+    async def handle(body: Any, message: TubeMQMessage) -> None:
+        got.add(body)
+        if len(got) == 1 and how == "raise":
+            raise NackMessage(later=3)
+        if len(got) == 1:
+            await message.nack(later=3)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("x", topic)
+        await got.wait(2)
+
+
+async def test_a_nack_without_delay_is_delivered_at_once(url: str, topic: str) -> None:
+    broker, got, waits = TubeMQBroker(url), Received(), list[float]()
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def call_later(delay: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        waits.append(delay)
+        return later(delay, *args, **kwargs)
+
+    @broker.subscriber(topic, group_id=f"{topic}-group", start="earliest")
+    async def handle(body: str, message: TubeMQMessage) -> None:
+        got.add(body)
+        if len(got) == 1:
+            await message.nack(later=timedelta(0))
+
+    async with broker:
+        await broker.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_later", call_later)
+            await broker.publish("x", topic)
+            await got.wait(2)
+    assert 0.0 in waits
+
+
+async def test_a_subscriber_that_was_refused_joins_again_when_it_may(topic: str) -> None:
+    """It neither ends nor asks without a pause, and two tasks of it join once."""
+    shown = Received()
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            shown.add(record.getMessage())
+
+    handler = Shown()
+    logger = logging.getLogger("coherer.integrations.faststream.subscriber")
+    with embedded_node(admin_port=0) as node:
+
+        def change(verb: str) -> None:
+            query = urlencode(
+                {
+                    "type": "op_modify",
+                    "method": f"admin_{verb}_black_consumergroup_info",
+                    "groupName": f"{topic}-group",
+                    "topicName": topic,
+                    "createUser" if verb == "add" else "modifyUser": "test",
+                    "confModAuthToken": "abc",
+                }
+            )
+            with urlopen(f"{node.admin_url}/webapi.htm?{query}") as answer:
+                changed = json.load(answer)
+                assert changed["result"], changed
+
+        broker, got = TubeMQBroker(node.url), Received()
+
+        @broker.subscriber(topic, group_id=f"{topic}-group", start="earliest", max_workers=2)
+        async def handle(body: str) -> None:
+            got.add(body)
+
+        logger.addHandler(handler)
+        try:
+            async with broker:
+                await broker.start()
+                await asyncio.to_thread(change, "add")
+                await asyncio.to_thread(node.restart)
+                [line] = await shown.wait(1)
+                await asyncio.to_thread(change, "delete")
+                await broker.publish("x", topic)
+                assert await got.wait(1) == ["x"]
+        finally:
+            logger.removeHandler(handler)
+    assert topic in line
+    assert "black list" in line
+
+
 @pytest.mark.parametrize("how", ["raise", "nack"])
 async def test_a_failed_batch_is_delivered_again(url: str, topic: str, how: str) -> None:
     broker, got = TubeMQBroker(url), Received()
@@ -76,7 +176,10 @@ async def test_a_failed_batch_is_delivered_again(url: str, topic: str, how: str)
             await got.wait(len(got) + 1)
 
 
-async def test_a_rejected_message_is_dropped(url: str, topic: str) -> None:
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_rejected_message_is_dropped(
+    url: str, topic: str, batch: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     broker, got = TubeMQBroker(url), Received()
 
     @broker.subscriber(
@@ -85,9 +188,11 @@ async def test_a_rejected_message_is_dropped(url: str, topic: str) -> None:
         start="earliest",
         ack_policy=AckPolicy.REJECT_ON_ERROR,
         max_workers=4,
+        batch=batch,
     )
-    async def handle(number: int) -> None:
-        got.add(number)
+    async def handle(numbers: Any) -> None:
+        for number in numbers if batch else [numbers]:
+            got.add(number)
         raise ValueError("always")
 
     async with broker:
@@ -95,6 +200,7 @@ async def test_a_rejected_message_is_dropped(url: str, topic: str) -> None:
         for number in range(4):
             await broker.publish(number, topic)
         assert sorted(await got.wait(4)) == [0, 1, 2, 3]
+    assert f"A message of {topic} is dropped" in caplog.text
 
 
 async def test_batches_and_no_confirmation(url: str, topic: str) -> None:

@@ -100,7 +100,8 @@ class SubscriberKeywords(TypedDict, total=False):
 
     Args:
         group_id: the group, whose members share the messages. Without one, a RocketMQ subscriber
-            receives every message that is sent while it runs, and TubeMQ refuses.
+            receives every message that is sent while it runs, and none again that failed; TubeMQ
+            refuses.
         tags: receive messages with one of these tags only: several, or `"new || paid"`.
         batch: whether handlers receive lists.
         max_workers: how many messages, or batches, are handled at the same time.

@@ -8,6 +8,7 @@ out.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
@@ -17,8 +18,11 @@ from faststream.message import StreamMessage, decode_message
 
 from coherer import message as messages
 from coherer import rocketmq, tubemq
+from coherer._common.logs import Log
 from coherer.message import Message
 from coherer.rocketmq import RetryAfter, StoredMessage
+
+_log = Log(logging.getLogger(__name__))
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
@@ -96,7 +100,7 @@ class Settlement(Protocol):
 
 
 class TubeMQDelivered(messages.ReceivedMessage, frozen=True):
-    """A message of TubeMQ, with what acknowledges it; see `subscriber.SharedBatch`."""
+    """A message of TubeMQ, with what acknowledges it; see `subscriber.Share`."""
 
     settlement: Settlement | None = None
 
@@ -143,13 +147,31 @@ class _Batch:
         if isinstance(self._batch, rocketmq.ReceivedBatch):
             await self._batch.retry(later=later, reason=reason)
         else:
-            await self._batch.retry(later=later or TUBEMQ_RETRY)
+            await self._batch.retry(later=TUBEMQ_RETRY if later is None else later)
 
     async def dead_letter(self, *, reason: str | None = None) -> None:
         if isinstance(self._batch, rocketmq.ReceivedBatch):
             await self._batch.dead_letter(reason=reason)
         else:
+            log_dropped(self._batch.topic, reason)
             await self._batch.ack()
+
+
+def log_dropped(topic: str, reason: str | None) -> None:
+    """Log that TubeMQ, which has no dead letters, loses what was rejected."""
+    _log.plain.warning(
+        "A message of %s is dropped (TubeMQ has no dead letters): %s",
+        topic,
+        reason or "it was rejected",
+    )
+
+
+def settlement_of(raw: object) -> Settlement | None:
+    """What acknowledges or retries a received message or batch; None in a test broker."""
+    if isinstance(raw, rocketmq.ReceivedMessage):
+        return raw
+    found: Settlement | None = getattr(raw, "settlement", None)
+    return found
 
 
 class BrokerMessage(StreamMessage[Any]):
@@ -187,13 +209,7 @@ class BrokerMessage(StreamMessage[Any]):
         await super().reject()
 
     def _open_settlement(self) -> Settlement | None:
-        if self.committed is not None:
-            return None
-        raw: object = self.raw_message
-        if isinstance(raw, rocketmq.ReceivedMessage):
-            return raw
-        found: Settlement | None = getattr(raw, "settlement", None)
-        return found
+        return settlement_of(self.raw_message) if self.committed is None else None
 
     @classmethod
     def headers_of(cls, raw: RawMessage) -> dict[str, str]:

@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
@@ -39,7 +39,8 @@ from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
 from coherer import rocketmq
-from coherer.errors import ClosedError
+from coherer._common.logs import Log
+from coherer.errors import ClosedError, CohererError, UsageError
 from coherer.integrations.faststream.connection import Batch, Consumer, Subscription
 from coherer.integrations.faststream.message import (
     TUBEMQ_RETRY,
@@ -47,15 +48,21 @@ from coherer.integrations.faststream.message import (
     Parser,
     RawBatch,
     RawMessage,
-    Settlement,
     TubeMQDelivered,
     is_request,
+    log_dropped,
     raw_messages,
+    settlement_of,
 )
 from coherer.integrations.faststream.publisher import ReplyPublisher, producer_of
 from coherer.integrations.faststream.response import Command
 from coherer.rocketmq import RetryAfter
 from coherer.tubemq import ReceivedBatch as TubeMQBatch
+
+_log = Log(logging.getLogger(__name__))
+
+JOIN_AGAIN_S: Final = 1.0
+"""The pause before a subscriber that lost its place in the group tries to join it again."""
 
 
 @dataclass(kw_only=True)
@@ -155,6 +162,7 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
         self._config = config
         self._waiting: deque[RawMessage | RawBatch[Any]] = deque()  # for `get_one`
         self._stopper: asyncio.Task[Any] | None = None  # runs `stop`
+        self._joining = asyncio.Lock()  # held by the task that joins the group again
         self.consumer: Consumer | None = None
 
     @property
@@ -185,15 +193,7 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
             return
         await super().start()
         config = self._config
-        wanted = Subscription(
-            self,
-            config.group_id,
-            dict.fromkeys(self.topics, config.selection),
-            config.options,
-            create_topics=cast("Any", self._outer_config).allow_auto_create_topics,
-        )
-        connection = producer_of(self._outer_config).connection
-        self.consumer = await connection.subscribe(wanted, self._log_start)
+        self.consumer = await self._join()
         self._post_start()
         if self.calls:
             each = config.batch or config.ordered or config.shared
@@ -221,6 +221,39 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
         if consumer is not None:
             await consumer.close()
 
+    async def _join(self) -> Consumer:
+        config = self._config
+        wanted = Subscription(
+            self,
+            config.group_id,
+            dict.fromkeys(self.topics, config.selection),
+            config.options,
+            create_topics=cast("Any", self._outer_config).allow_auto_create_topics,
+        )
+        connection = producer_of(self._outer_config).connection
+        return await connection.subscribe(wanted, self._log_start)
+
+    async def _join_again(self, lost: Consumer, error: CohererError) -> None:
+        """Join the group anew after the cluster has refused this member for good."""
+        async with self._joining:
+            if self.consumer is not lost:
+                return  # another task has joined it
+            await lost.close()
+            while self.running:
+                _log.error(
+                    "The subscriber of %s receives nothing, and goes on trying: %s",
+                    ", ".join(self.topics),
+                    error,
+                    about=self,
+                )
+                await asyncio.sleep(JOIN_AGAIN_S)
+                try:
+                    self.consumer = await self._join()
+                except CohererError as again:
+                    error = again
+                else:
+                    return
+
     def _log_start(self, level: int, text: str) -> None:
         self._log(level, text, self.get_log_context(None))
 
@@ -228,12 +261,14 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     async def _next(self) -> Batch | None:
         """The next batch; None when the subscriber is stopped."""
-        if not self.running or self.consumer is None:
-            return None
-        try:
-            return await self.consumer.receive()
-        except ClosedError:
-            return None
+        while self.running and (consumer := self.consumer) is not None:
+            try:
+                return await consumer.receive()
+            except CohererError as error:
+                if isinstance(error, ClosedError) and not self._joining.locked():
+                    break
+                await self._join_again(consumer, error)
+        return None
 
     def _units(self, batch: Batch) -> Sequence[RawMessage | RawBatch[Any]]:
         """What handlers receive: the batch, or each of its messages."""
@@ -243,11 +278,19 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
             return list(batch)
         return shared(batch)
 
+    async def _handle(self, unit: RawMessage | RawBatch[Any]) -> None:
+        """Handle a message or a batch; what is not settled then keeps its queue waiting."""
+        await self.consume(unit)
+        settlement = settlement_of(unit)
+        if self.running and settlement is not None and self.ack_policy is not AckPolicy.MANUAL:
+            # Settling it may have failed: `raise NackMessage(later=...)` with a wrong value.
+            await settlement.retry()
+
     async def _handle_in_turn(self) -> None:
         """Handle the messages of a batch one after the other."""
         while (batch := await self._next()) is not None:
             for unit in self._units(batch):
-                await self.consume(unit)
+                await self._handle(unit)
 
     async def _handle_freely(self) -> None:
         """Handle up to `max_workers` messages at the same time, of any batches."""
@@ -256,7 +299,7 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
         async def work(unit: RawMessage | RawBatch[Any]) -> None:
             try:
-                await self.consume(unit)
+                await self._handle(unit)
             finally:
                 workers.release()
 
@@ -349,10 +392,9 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
 
 class SharedBatch:
-    """The settlement of each message of a batch that can only be acknowledged as a whole.
+    """A batch that is acknowledged when all its messages are.
 
-    The batch is acknowledged when all its messages are; if one of them was retried, the whole batch
-    is delivered again, when all of them are settled. Each message settles once.
+    If one of them was retried, the whole batch is delivered again, when all of them are settled.
 
     Args:
         batch: the batch.
@@ -365,39 +407,59 @@ class SharedBatch:
         self._again = False
         self._later: RetryAfter = None
 
-    async def ack(self) -> None:
-        """One message is done."""
-        await self._settled()
+    @property
+    def topic(self) -> str:
+        """The topic of the messages."""
+        return self._batch.topic
 
-    async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
-        """One message is to be delivered again."""
-        del reason
-        self._again, self._later = True, later or self._later
-        await self._settled()
-
-    async def dead_letter(self, *, reason: str | None = None) -> None:
-        """One message is given up: TubeMQ has no dead letters."""
-        logging.getLogger(__name__).warning(
-            "A message of %s is dropped (TubeMQ has no dead letters): %s",
-            self._batch.topic,
-            reason or "it was rejected",
-        )
-        await self._settled()
-
-    async def _settled(self) -> None:
+    async def settled(self, *, again: bool = False, later: RetryAfter = None) -> None:
+        """One message is done, or to be delivered again."""
         self._open -= 1
+        self._again |= again
+        self._later = self._later if later is None else later
         if self._open:
             return
         if self._again:
-            await self._batch.retry(later=self._later or TUBEMQ_RETRY)
+            await self._batch.retry(later=TUBEMQ_RETRY if self._later is None else self._later)
         else:
             await self._batch.ack()
+
+
+class Share:
+    """The settlement of one message of a `SharedBatch`. Repeating it has no effect."""
+
+    def __init__(self, batch: SharedBatch) -> None:
+        self._batch = batch
+        self._open = True
+
+    async def ack(self) -> None:
+        """The message is done."""
+        if self._open:
+            self._open = False
+            await self._batch.settled()
+
+    async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
+        """The message is to be delivered again."""
+        del reason
+        if isinstance(later, int):
+            raise UsageError(
+                "TubeMQ has no delay levels.", topic=self._batch.topic, hint="Give a timedelta."
+            )
+        if self._open:
+            self._open = False
+            await self._batch.settled(again=True, later=later)
+
+    async def dead_letter(self, *, reason: str | None = None) -> None:
+        """The message is given up: TubeMQ has no dead letters."""
+        if self._open:
+            log_dropped(self._batch.topic, reason)
+        await self.ack()
 
 
 def shared(batch: TubeMQBatch) -> list[RawMessage]:
     """The messages of a batch, which settle it together."""
     received = list(batch)
-    settlement: Settlement = SharedBatch(batch, len(received))
+    whole = SharedBatch(batch, len(received))
     return [
-        TubeMQDelivered(**msgspec.structs.asdict(one), settlement=settlement) for one in received
+        TubeMQDelivered(**msgspec.structs.asdict(one), settlement=Share(whole)) for one in received
     ]
