@@ -97,6 +97,8 @@ def test_connections_name_clusters() -> None:
         "tubemq://m:8715",
         {"tls": coherer.TlsOptions(), "timeout_ms": 5000},
     )
+    given = settings_of(Connection(conn_id="c", uri="rocketmq://m/?vip=true"))
+    assert given == ("rocketmq://m", {"vip": True})
     assert settings_of(Connection(conn_id="c", uri="rocketmqs://m"))[0] == "rocketmqs://m"
 
 
@@ -107,6 +109,7 @@ def test_connections_name_clusters() -> None:
         ("rocketmq://", "no host"),
         ("rocketmq://a/?timeout_ms=soon", "timeout_ms"),
         ("rocketmq://a/?tls=perhaps", "tls"),
+        ("rocketmq://a/?vip=perhaps", "vip"),
     ],
 )
 def test_wrong_connections_are_named(uri: str, text: str) -> None:
@@ -115,17 +118,21 @@ def test_wrong_connections_are_named(uri: str, text: str) -> None:
 
 
 async def test_triggers_of_a_loop_share_a_client() -> None:
-    async with shared_client("coherer_default") as one:
+    async with shared_client("coherer_default", "a") as one:
         async with (
-            shared_client("coherer_default") as two,
-            shared_client("tubemq_default") as three,
+            shared_client("coherer_default", "b") as two,
+            shared_client("tubemq_default", "a") as three,
+            shared_client("coherer_default", "a") as member,
         ):
             assert one is two
             assert three is not one
+            assert member not in (one, three)
+            async with shared_client("coherer_default", "c") as other:
+                assert other is one
         await one.admin().brokers.list()
     with pytest.raises(UsageError):
         await one.admin().brokers.list()
-    async with shared_client("coherer_default") as later:
+    async with shared_client("coherer_default", "a") as later:
         assert later is not one
 
 
@@ -161,6 +168,8 @@ def test_conditions_and_keys(url: str, topic: str) -> None:
         assert [one.body for one in client.admin().messages.find(topic, "k1")] == [b"late"]
     with pytest.raises(UsageError, match="SQL92"):
         received(topic, sql92="delay > 15", conn_id="tubemq_default")
+    with pytest.raises(UsageError, match="keys is a list of words"):
+        send(topic, "letters", keys="k1")
     with pytest.raises(UsageError, match="either"):
         received(topic, sql92="delay > 15", tags="a")
 

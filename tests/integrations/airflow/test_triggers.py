@@ -175,6 +175,25 @@ async def test_one_connection_for_many_triggers(url: str, topic: str) -> None:
     await until(lambda: gone(url, groups))
 
 
+@both
+async def test_members_of_one_group_wait_in_one_triggerer(
+    coherer_url: str, url: str, topic: str, conn_id: str
+) -> None:
+    cluster = coherer_url if conn_id == "tubemq_default" else url
+    group = f"{topic}-group"
+
+    async def event() -> object:
+        one = AwaitMessageTrigger(conn_id=conn_id, topic=topic, group=group)
+        [found] = [event async for event in one.run()]
+        return found.payload
+
+    async with asyncio.timeout(WAIT_S), connect(cluster) as client, client.producer() as producer:
+        waiting = [asyncio.ensure_future(event()) for _ in range(3)]
+        while not all(one.done() for one in waiting):  # each member has another partition
+            await producer.send(Message(topic, b"x"))
+    assert [await one for one in waiting] == [{"topic": topic}] * 3
+
+
 async def gone(url: str, groups: list[str]) -> bool:
     async with rocketmq.connect(url) as client:
         return not any(group.members for group in await client.admin().groups.list(*groups))

@@ -120,8 +120,10 @@ def _option(conn_id: str, name: str, value: object) -> object:
             return (
                 TlsOptions() if given is True else msgspec.convert(given or None, TlsOptions | None)
             )
-        kind = coherer.rocketmq.ClientOptions.__annotations__.get(name)
-        return int(value) if kind == "int" and isinstance(value, str) else value
+        kind = {"int": int, "bool": bool}.get(
+            coherer.rocketmq.ClientOptions.__annotations__.get(name, "")
+        )
+        return value if kind is None else msgspec.convert(value, kind, strict=False)
     except (ValueError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"The Airflow connection {conn_id!r} has a wrong value for {name}: {error}"
@@ -129,33 +131,42 @@ def _option(conn_id: str, name: str, value: object) -> object:
 
 
 class _Shared:
-    """A client, and how many use it."""
+    """A client, and the groups whose members use it."""
 
     def __init__(self, client: coherer.Client) -> None:
         self.client = client
-        self.users = 0
+        self.groups: set[str] = set()
 
 
-_shared: dict[tuple[object, ...], _Shared] = {}
+_shared: dict[tuple[object, ...], list[_Shared]] = {}
 """Clients by event loop and settings."""
 
 
 @asynccontextmanager
-async def shared_client(conn_id: str) -> AsyncGenerator[coherer.Client]:
+async def shared_client(conn_id: str, group: str) -> AsyncGenerator[coherer.Client]:
     """The client that all triggers of this event loop share whose connections have equal settings.
 
-    The last one to leave closes it. A connection that is changed gets a new client.
+    The members of one group have a client each: RocketMQ's brokers identify members by their
+    clients. The last one to leave a client closes it. A connection that is changed gets a new one.
+
+    Args:
+        conn_id: the id of the Airflow connection.
+        group: the group that the trigger joins with the client.
     """
     url, options = settings_of(await BaseHook.aget_connection(conn_id))
     key = (asyncio.get_running_loop(), url, *sorted((name, repr(v)) for name, v in options.items()))
-    shared = _shared.get(key)
+    clients = _shared.setdefault(key, [])
+    shared = next((one for one in clients if group not in one.groups), None)
     if shared is None:
-        shared = _shared[key] = _Shared(coherer.connect(url, **cast("Any", options)))
-    shared.users += 1
+        shared = _Shared(coherer.connect(url, **cast("Any", options)))
+        clients.append(shared)
+    shared.groups.add(group)
     try:
         yield shared.client
     finally:
-        shared.users -= 1
-        if not shared.users:
-            del _shared[key]
+        shared.groups.remove(group)
+        if not shared.groups:
+            clients.remove(shared)
+            if not clients:
+                del _shared[key]
             await shared.client.close()

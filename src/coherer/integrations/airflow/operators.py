@@ -80,13 +80,16 @@ class ProduceOperator(BaseOperator):
         """Send the messages.
 
         Raises:
-            CohererError: not all messages are stored. Its class says whose fault it is.
+            CohererError: not all messages are stored. The class of its cause, or its own, says
+                whose fault it is.
         """
         del context
         given = cast("Iterable[object]", self.messages)  # Airflow has called the function
         if isinstance(given, str | bytes | Mapping):
             raise UsageError("messages is a list of messages, not one of them.", topic=self.topic)
         at = self.deliver_at
+        if isinstance(self.keys, str):
+            raise UsageError("keys is a list of words, not one of them.", topic=self.topic)
         timing = {
             "deliver_at": datetime.fromisoformat(at) if isinstance(at, str) else at,
             "delay": self.delay,

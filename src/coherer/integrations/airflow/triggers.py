@@ -123,7 +123,7 @@ class AwaitMessageTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for a message, leave the group, and fire."""
         async with (
-            shared_client(self.subscription.conn_id) as client,
+            shared_client(self.subscription.conn_id, self.subscription.group) as client,
             self.subscription.consumer(client) as consumer,
         ):
             await consumer.receive()
@@ -155,8 +155,9 @@ class _Stream(SharedStreamProducer):
         self._opened = AsyncExitStack()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], _Taken]]:
-        client = await self._opened.enter_async_context(shared_client(self._subscription.conn_id))
-        consumer = await self._opened.enter_async_context(self._subscription.consumer(client))
+        wanted = self._subscription
+        client = await self._opened.enter_async_context(shared_client(wanted.conn_id, wanted.group))
+        consumer = await self._opened.enter_async_context(wanted.consumer(client))
         while (batch := await consumer.receive()) is not None:
             held = _Batch(batch)
             for message in batch:
