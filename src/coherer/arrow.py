@@ -29,7 +29,7 @@ from coherer.spark.columns import arrow_schema
 from coherer.spark.connections import OPENERS
 from coherer.spark.file_rows import Section, rows_of
 from coherer.spark.files import FileOptions, file_options, sections_of
-from coherer.spark.options import ReadOptions, read_options
+from coherer.spark.options import ReadOptions, check_batch, read_options
 from coherer.spark.planning import DataLossError, Range, Wanted
 from coherer.spark.reading import BadRecordError, BatchLimits, log_loss, rows, settings_of
 from coherer.spark.topics import Topics, monotonic_ms, ranges_of
@@ -40,9 +40,10 @@ Edge: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[str, int]
 """Where a scan starts or ends: a keyword, a store time, or offsets by `broker:partition`."""
 
 _EDGES: Final = {
-    "start": ("startingOffsets", "startingTimestamp"),
-    "end": ("endingOffsets", "endingTimestamp"),
+    "start": ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    "end": ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
 }
+_DEFAULTS: Final = {"start": "earliest", "end": "latest"}
 
 FILE_BATCH: Final = BatchLimits(4_000_000, 40_000)
 """With files a batch costs 0.5 ms, however small: as much as reading 500 rows of 1 KiB. Larger
@@ -84,7 +85,8 @@ def scan(
         user: the account; RocketMQ's access key.
         password: its password; RocketMQ's secret key.
         options: other options of the Spark source, by name: `passwordFile`, `tlsTrust`, `mode`,
-            `failOnDataLoss`; with files also `tag` and `brokerName`.
+            `failOnDataLoss`, `startingOffsetsByTimestamp` in place of `start`; with files also
+            `tag` and `brokerName`. Those of streams are refused.
 
     Raises:
         UsageError: an argument is invalid, or names something that does not exist.
@@ -99,8 +101,8 @@ def scan(
         "columns": None if columns is None else ",".join(columns),
         "user": user,
         "password": password,
-        **_edge("start", start, topic),
-        **_edge("end", end, topic),
+        **_edge("start", start, topic, options or {}),
+        **_edge("end", end, topic, options or {}),
         **(options or {}),
     }
     reads = _of_files if url.startswith(("file:", "/")) else _of_brokers
@@ -122,11 +124,16 @@ def _of_files(path: str, given: Mapping[str, str]) -> pa.RecordBatchReader:
 def _of_brokers(url: str, given: Mapping[str, str]) -> pa.RecordBatchReader:
     protocol = url.partition("://")[0].removesuffix("s")
     options = read_options({"url": url, **given}, protocol if protocol in OPENERS else "tubemq")
+    check_batch(options)
     return _reader(options.columns, _batches(options, _planned(options)))
 
 
-def _edge(name: str, at: Edge, topic: str) -> dict[str, str]:
-    by_offset, by_time = _EDGES[name]
+def _edge(name: str, at: Edge, topic: str, options: Collection[str]) -> dict[str, str]:
+    """The option of an edge; none if the other options have one in place of the default."""
+    by_offset, by_time, _ = _EDGES[name]
+    given = {option.lower() for option in options}
+    if at == _DEFAULTS[name] and any(edge.lower() in given for edge in _EDGES[name]):
+        return {}
     if isinstance(at, datetime):
         return {by_time: at.isoformat()}
     if isinstance(at, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,6 +81,13 @@ def test_offsets_partitions_and_times(endpoint: Endpoint, filled: str) -> None:
     assert scan(endpoint.url, filled, end=ago).read_all().num_rows == 0
     (empty,) = scan(endpoint.url, filled, start="latest")  # Polars fails without a batch
     assert empty.num_rows == 0
+    ago_ms = int(ago.timestamp() * 1000)
+    edges = {
+        "startingOffsetsByTimestamp": json.dumps({filled: {key: ago_ms}}),
+        "ENDINGoffsets": json.dumps({filled: {key: 2}}),
+    }
+    begin = scan(endpoint.url, filled, columns=columns, partitions=[key], options=edges)
+    assert [row["offset"] for row in begin.read_all().to_pylist()] == [0, 1]
 
 
 async def test_connections_last_as_long_as_the_reading(endpoint: Endpoint, filled: str) -> None:
@@ -103,6 +111,9 @@ async def test_connections_last_as_long_as_the_reading(endpoint: Endpoint, fille
         ({"partitions": ["1"]}, "assign"),
         ({"start": {"nobody:9": 1}}, "nobody:9"),
         ({"options": {"colour": "red"}}, "Unknown option 'colour'"),
+        ({"options": {"maxOffsetsPerTrigger": "5"}}, "maxOffsetsPerTrigger is for streams"),
+        ({"options": {"group": "g", "commitOffsets": "true"}}, "commitOffsets is for streams"),
+        ({"start": {}, "options": {"startingTimestamp": "0"}}, "Give one of startingOffsets"),
     ],
 )
 def test_a_wrong_argument_is_explained(

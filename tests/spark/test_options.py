@@ -203,8 +203,10 @@ def test_reading_options_are_unknown_to_writing() -> None:
     with pytest.raises(UsageError, match="Unknown option"):
         write_options({"url": URL, "startingOffsets": "latest"})
     assert write_options({"url": URL, "topic": "a", "window": "7"}).window == 7
-    with pytest.raises(UsageError, match="admin is for reading"):
-        write_options({"url": URL, "topic": "a", "admin": "http://h:8080"})
+    only_reading = {"admin": "http://h:8080", "adminToken": "secret", "onDisk": "true"}
+    for name, value in only_reading.items():
+        with pytest.raises(UsageError, match=f"{name} is for reading"):
+            write_options({"url": URL, "topic": "a", name: value})
 
 
 def test_tls_files_need_an_encrypted_url() -> None:

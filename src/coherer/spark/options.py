@@ -455,6 +455,17 @@ WRITE_TABLE: Final = (
 )  # fmt: skip
 """Options of `df.write` and `df.writeStream`."""
 
+STREAM_ONLY: Final = {
+    "commitOffsets": "commit_offsets",
+    "maxOffsetsPerTrigger": "max_offsets_per_trigger",
+    "maxBytesPerTrigger": "max_bytes_per_trigger",
+    "minOffsetsPerTrigger": "min_offsets_per_trigger",
+}
+"""Options that have no effect on a batch, and their fields."""
+
+READ_ONLY: Final = {"admin": "admin", "adminToken": "admin_token", "onDisk": "on_disk"}
+"""Options of access that have no effect on a sink, and their fields."""
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -555,6 +566,17 @@ def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOp
     return _with_columns(read)
 
 
+def check_batch(read: ReadOptions) -> None:
+    """Check that a batch has no option of streams.
+
+    Raises:
+        UsageError: it has one.
+    """
+    for name, field in STREAM_ONLY.items():
+        if getattr(read, field):
+            raise UsageError(f"Option {name} is for streams only.")
+
+
 def _check_edges(read: ReadOptions) -> None:
     """Check that a read has one start and one end."""
     starts = [read.starting_offsets, read.starting_time, read.starting_times]
@@ -595,8 +617,9 @@ def write_options(options: Mapping[str, str], protocol: str = "tubemq") -> Write
     'copies'
     """
     write = _parsed(WriteOptions, _with_path(options), WRITE_TABLE, protocol)
-    if write.access.admin is not None:
-        raise UsageError("Option admin is for reading only.")
+    for name, field in READ_ONLY.items():
+        if getattr(write.access, field):
+            raise UsageError(f"Option {name} is for reading only.")
     if not write.transactional and (write.transaction_location or write.producer_group):
         raise UsageError("transactionLocation and producerGroup need transactional=true.")
     return write

@@ -42,7 +42,7 @@ from coherer.spark.connections import end_quietly, shared_queue
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.gaps import Reporter, source_of
 from coherer.spark.offsets import LATEST, MS_MAX, Bounds, Offsets, split_start, with_start
-from coherer.spark.options import ReadOptions, read_options, write_options
+from coherer.spark.options import ReadOptions, check_batch, read_options, write_options
 from coherer.spark.pickling import SentToWorkers
 from coherer.spark.planning import (
     DataLossError,
@@ -69,15 +69,6 @@ POLL_MS: Final = (5, 10, 20, 40, 75, 100)
 """Pauses of a stream without new messages between its questions to the brokers, before it answers
 Spark, which would otherwise ask every 10 ms. They start short, since messages often come soon after
 others."""
-
-
-STREAM_ONLY: Final = {
-    "commitOffsets": "commit_offsets",
-    "maxOffsetsPerTrigger": "max_offsets_per_trigger",
-    "maxBytesPerTrigger": "max_bytes_per_trigger",
-    "minOffsetsPerTrigger": "min_offsets_per_trigger",
-}
-"""Options that have no effect on a batch, and their fields."""
 
 
 class Share(InputPartition):
@@ -249,9 +240,7 @@ class BatchReader(SentToWorkers, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the brokers once, and split the ranges into tasks."""
-        for name, field in STREAM_ONLY.items():
-            if getattr(self._options, field):
-                raise UsageError(f"Option {name} is for streams only.")
+        check_batch(self._options)
         with shared_queue(self._options.access) as queue:
             topics = Topics(self._options, monotonic_ms)
             if self._options.fail_on_data_loss:
