@@ -20,7 +20,6 @@ from coherer.errors import CohererError
 from coherer.message import Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import Range
-from coherer.spark.rows import SingleRow
 
 
 class Batch(Protocol):
@@ -130,12 +129,6 @@ class Queue(Protocol):
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
         """Send batches; returns the outcome of each (`coherer.blocking._packed`)."""
-        ...
-
-    def send_singles(
-        self, rows: Sequence[SingleRow], window: int
-    ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """Send rows one by one and wait for all receipts; returns the rows that failed."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:

@@ -92,7 +92,7 @@ class _Rows(NamedTuple):
 
 
 class RowQueue(Protocol):
-    """Where the rows of a task go; a part of `coherer.spark.queue.Queue`."""
+    """Where the rows of a task go."""
 
     def places(self, topic: str) -> Sequence[Place]:
         """See `Queue`."""
@@ -104,10 +104,14 @@ class RowQueue(Protocol):
         """Sends batches; returns the error of each that is not stored, or something else."""
         ...
 
+
+class DelayingQueue(RowQueue, Protocol):
+    """A `RowQueue` whose brokers delay messages: RocketMQ's, without transactions."""
+
     def send_singles(
         self, rows: Sequence[SingleRow], window: int
     ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """See `Queue`."""
+        """Send rows one by one and wait for all receipts; returns the rows that failed."""
         ...
 
 
@@ -323,9 +327,11 @@ class RowSender:
             packs = again
 
     def _send_singles(self, singles: Sequence[SingleRow]) -> None:
+        # The columns and options of the other queues have no delay.
+        queue = cast("DelayingQueue", self._queue)
         pauses = iter(PAUSES_S)
         while singles:
-            failed = self._queue.send_singles(singles, self._options.window)
+            failed = queue.send_singles(singles, self._options.window)
             for single, error in failed:
                 if not _is_temporary(error):
                     raise _about(error, [single.number])

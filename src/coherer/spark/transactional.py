@@ -74,7 +74,6 @@ from coherer.spark.decisions import (
 )
 from coherer.spark.options import WriteOptions
 from coherer.spark.rocketmq import RocketMQQueue
-from coherer.spark.rows import SingleRow
 from coherer.spark.sending import RowSender
 from coherer.spark.sink import BatchSink, StreamSink, origin_of
 
@@ -171,18 +170,6 @@ class HalfRows:
         outcomes = halves.prepare_packed(self._group, batches, self._properties, window)
         self.parts += [one for one in outcomes if isinstance(one, HalfMessages)]
         return outcomes
-
-    def send_singles(
-        self, rows: Sequence[SingleRow], window: int
-    ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """Send rows one by one; returns those that failed."""
-        failed: list[tuple[SingleRow, CohererError]] = []
-        for row in rows:
-            try:
-                self.parts.append(self._queue.halves.prepare(self._group, [row.message], window))
-            except CohererError as error:
-                failed.append((row, error))
-        return failed
 
 
 def prepared(

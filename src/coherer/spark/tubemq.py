@@ -34,7 +34,6 @@ from coherer.spark.offsets import Offsets, flatten
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import Batch
-from coherer.spark.rows import SingleRow
 from coherer.tubemq import Client as AsyncClient
 from coherer.tubemq import Reader as AsyncReader
 
@@ -108,15 +107,6 @@ class TubeMQQueue:
     ) -> Sequence[Receipt | CohererError]:
         """Send batches; returns the outcome of each."""
         return send_packed(self._sender(window), batches)
-
-    def send_singles(
-        self, rows: Sequence[SingleRow], window: int
-    ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """Send rows one by one and wait for all receipts; returns the rows that failed."""
-        producer = self._sender(window)
-        sent = [(row, producer.submit(row.message)) for row in rows]
-        outcomes = [(row, future.exception()) for row, future in sent]
-        return [(row, error) for row, error in outcomes if isinstance(error, CohererError)]
 
     def _sender(self, window: int) -> Producer:
         if self._producer is None or self._producer.window != window:
