@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from typer.testing import CliRunner, Result
 
 from coherer._store import OsFiles
@@ -122,6 +124,9 @@ def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: P
     assert sorted((row.partition, row.offset) for row in rows.collect()) == [
         (2, offset) for offset in range(3, 9)
     ]
+    times = pq.read_schema(next((tmp_path / "some").glob("*.parquet"))).field("timestamp")
+    assert times.type == pa.timestamp("us", "UTC")
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # the session's own
     again = export(*some, "--overwrite", "-p", 1)
     assert "6 messages" in again.stdout
 

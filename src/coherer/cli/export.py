@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _UNFINISHED: Final = "_temporary"
 """The directory in which Spark collects the files of a job until it ends."""
 
+_TIMES: Final = "spark.sql.parquet.outputTimestampType"
+"""How Spark writes times to Parquet. Its default, INT96, has no time zone, and pyarrow and pandas
+turn its years before 1678 and after 2262 into others."""
+
 app = typer.Typer(help="Write a topic to Parquet files.", add_completion=False)
 
 
@@ -66,9 +70,20 @@ def export(
             to,
             given.spark_remote,
             source.table,
-            lambda rows: rows.write.mode("overwrite" if replaces else _mode(rows, to)).parquet(to),
+            lambda rows: _write(rows, to, "overwrite" if replaces else _mode(rows, to)),
             as_json=given.as_json,
         )
+
+
+def _write(rows: DataFrame, to: str, mode: Literal["overwrite", "error"]) -> None:
+    """Write files whose times every reader of Parquet understands; the session may be another's."""
+    settings = rows.sparkSession.conf
+    before = settings.get(_TIMES)
+    settings.set(_TIMES, "TIMESTAMP_MICROS")
+    try:
+        rows.write.mode(mode).parquet(to)
+    finally:
+        settings.set(_TIMES, before)
 
 
 @contextmanager
