@@ -78,7 +78,7 @@ def export(
 def _write(rows: DataFrame, to: str, mode: Literal["overwrite", "error"]) -> None:
     """Write files whose times every reader of Parquet understands; the session may be another's."""
     settings = rows.sparkSession.conf
-    before = settings.get(_TIMES)
+    before = str(settings.get(_TIMES))
     settings.set(_TIMES, "TIMESTAMP_MICROS")
     try:
         rows.write.mode(mode).parquet(to)
