@@ -13,7 +13,8 @@ def add(one: int, other: int) -> None:
     print(one + other)
 ```
 
-* A queue is a topic and a consumer group of its name; the worker processes are its members.
+* A queue is a topic and a consumer group of its name; the worker processes are its members. A
+  character that RocketMQ does not allow is written as `-xHH`: `mail.high` is `mail-x2ehigh`.
 * A message is acknowledged when its actor has returned. When a worker dies, the others receive what
   it has not acknowledged. So a message may be processed twice, but none is lost.
 * A message that failed for the last time becomes a dead letter of the group. So does one that is
@@ -57,6 +58,7 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.integrations._delays import DELAY_MAX, LEVEL_MIN, TIMER_MAX, level_for
+from coherer.integrations._names import topic_name
 from coherer.message import Message
 
 __all__ = ["RocketMQBroker"]
@@ -155,7 +157,7 @@ class RocketMQBroker(dramatiq.Broker):
         """Declare a queue. Its topic is created when the queue is first used."""
         if queue_name not in self.queues:
             self.emit_before("declare_queue", queue_name)
-            self.queues[queue_name] = self._prefix + queue_name
+            self.queues[queue_name] = topic_name(queue_name, self._prefix)
             self.emit_after("declare_queue", queue_name)
 
     def enqueue(

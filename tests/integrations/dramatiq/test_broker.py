@@ -240,6 +240,18 @@ def test_prefixes_separate_applications(make: Make, queue: str, working: Working
         assert done.empty()
 
 
+def test_a_queue_may_have_a_name_that_rocketmq_does_not_allow(
+    make: Make, url: str, queue: str, working: Working
+) -> None:
+    broker, done = make(), Done()
+    note = actor(broker, done.add, f"{queue}.high", actor_name="note")
+    note.send(1)
+    with working(broker):
+        assert done.wait(1) == [1]
+    with connect(url) as client:
+        assert client.exists(f"{queue}-x2ehigh")
+
+
 def test_a_broker_that_restarts_loses_nothing(make: Make, queue: str, working: Working) -> None:
     with embedded_node() as node:
         broker, done = make(node.rocketmq_url), Done()

@@ -23,6 +23,7 @@ import msgspec
 from coherer import rocketmq
 from coherer._common.version import __version__
 from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableError, UsageError
+from coherer.integrations._names import topic_name
 from coherer.integrations.kombu import names, payload
 from coherer.integrations.kombu.inbox import Delivery
 from coherer.integrations.kombu.link import Link
@@ -436,7 +437,7 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
 
     def topic(self, name: str) -> str:
         """The topic of a queue or exchange."""
-        return names.topic_name(name, self._options.name_prefix)
+        return topic_name(name, self._options.name_prefix)
 
     def spec(self, queue: str) -> QueueSpec:
         """A queue as it was declared; one that was not is taken to be durable."""
