@@ -11,6 +11,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import java_gateway
 
+from coherer.cli import java as javas
 from coherer.cli.demo import processes
 
 DEAF = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -35,7 +36,7 @@ def test_ctrl_c_kills_java_while_it_starts(
     popen, handlers = java_gateway.Popen, [signal.getsignal(n) for n in (2, 15)]
     with pytest.raises(KeyboardInterrupt), processes.spark_session(tmp_path, 2):
         raise AssertionError
-    java = processes.JavaProcess.started
+    java = javas.JavaProcess.started
     assert java is not None
     assert java.returncode == -signal.SIGKILL
     assert java_gateway.Popen is popen

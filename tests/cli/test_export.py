@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +109,23 @@ def test_a_run_that_goes_on_is_left_alone(store: Path, tmp_path: Path) -> None:
     finally:
         files.unlock(lock, handle)
     assert [one.name for one in table.iterdir()] == ["_temporary"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there")
+@pytest.mark.parametrize("command", [["export"], ["audit"], ["replay", "--to", "other"]])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_stopped_says_so(command: list[str], number: int) -> None:
+    """While it waits for a name server that accepts the connection and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"rocketmq://127.0.0.1:{silent.getsockname()[1]}"
+        words = [sys.executable, "-m", "coherer", *command, TOPIC, "--url", url, "--dry-run"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = silent.accept()
+            with connection:
+                process.send_signal(number)
+                _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "Stopped.\n"
 
 
 @pytest.mark.spark

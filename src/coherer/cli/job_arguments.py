@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import msgspec
+import typer
 
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
 from coherer.cli.options import Json, with_options
+from coherer.cli.output import INTERRUPTED
+from coherer.cli.signals import signals_interrupt
 from coherer.cli.target import Password, Url, User
 
 P = ParamSpec("P")
@@ -64,5 +68,19 @@ class JobArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_arguments(command: Callable[Concatenate[JobArguments, P], None]) -> Callable[..., None]:
-    """Give a command the options of `JobArguments` in place of its first parameter."""
-    return with_options(JobArguments, command)
+    """Give a command the options of `JobArguments` in place of its first parameter.
+
+    Ctrl-C and SIGTERM, by which schedulers end tasks, end it in order.
+    """
+    run = with_options(JobArguments, command)
+
+    @wraps(run)
+    def stoppable(**given: Any) -> None:  # Any: as Typer calls `run`
+        try:
+            with signals_interrupt():
+                run(**given)
+        except KeyboardInterrupt:
+            typer.echo("Stopped.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return stoppable

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +33,8 @@ from rich.table import Column
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import DLQ_PREFIX
-from coherer.cli.output import INTERRUPTED, amount, print_json, print_table
+from coherer.cli.java import interrupts_end_java, silence_py4j
+from coherer.cli.output import amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 # Spark is an extra; help and errors of options work without it.
@@ -379,7 +380,7 @@ def session(remote: str | None) -> Generator[SparkSession]:
     """Provide the Spark session of a job.
 
     An active session is used and left open; a new one is stopped at the end. Errors of Coherer's
-    source are raised without Spark's wrapping, and Ctrl-C ends the command.
+    source are raised without Spark's wrapping.
 
     Args:
         remote: a Spark Connect server; None for Spark in this process or under `spark-submit`.
@@ -402,10 +403,12 @@ def session(remote: str | None) -> Generator[SparkSession]:
         builder = builder.remote(remote).config(REDACTION, SECRETS)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and the master
         builder = configure(builder.master("local[*]")).config("spark.ui.enabled", "false")
+    silence_py4j()
     builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     with _own_errors():
-        spark = builder.getOrCreate()
+        with interrupts_end_java() if remote is None else nullcontext():
+            spark = builder.getOrCreate()
         try:
             yield spark
         finally:
@@ -420,9 +423,6 @@ def _own_errors() -> Generator[None]:
         yield
     except PySparkException as error:
         raise spark_error(str(error)) from error
-    except KeyboardInterrupt:
-        typer.echo("Stopped.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def spark_error(text: str) -> CohererError:

@@ -9,21 +9,20 @@ order.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, MappingProxyType, TracebackType
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Self
+from types import MappingProxyType, TracebackType
+from typing import IO, TYPE_CHECKING, Final, Self
 
 import msgspec
 
 from coherer._net import run
 from coherer.cli.demo.dataset import TOPIC
-from coherer.cli.signals import on_stop_signals
+from coherer.cli.java import end_java, interrupts_end_java, silence_py4j
 from coherer.errors import UnavailableError
 
 # The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 8
 NODE_STOP_S: Final = 10
-JAVA_STOP_S: Final = 15
-"""A process that takes longer to stop is killed."""
+"""A node that takes longer to stop is killed."""
 
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives half a minute would spend most of it in the optimizing compiler."""
@@ -157,17 +155,15 @@ def spark_session(
     Raises:
         UnavailableError: Spark failed in the block.
     """
-    # py4j logs connections that Ctrl-C cut, partly through the root logger.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    silence_py4j()
     try:
         with _reports_in(directory / "gaps"), _spark_errors(directory / "spark.log"):
-            with _interrupts_end_java(), _errors_to(directory / "spark.log"):
+            with interrupts_end_java(), _errors_to(directory / "spark.log"):
                 spark = session(directory, cores, settings)
             yield spark
             spark.stop()
     finally:
-        _end_java()
+        end_java()
 
 
 @contextmanager
@@ -202,54 +198,6 @@ def _spark_errors(log: Path) -> Generator[None]:
         raise UnavailableError("Spark failed.", hint=" ".join([*text, *logged])) from None
 
 
-class JavaProcess(subprocess.Popen[bytes]):
-    """Java as pyspark starts it, recorded before it answers.
-
-    Attributes:
-        started: the newest.
-    """
-
-    started: ClassVar[JavaProcess | None] = None
-
-    def __init__(self, *args: Any, **options: Any) -> None:  # as Popen
-        JavaProcess.started = self
-        super().__init__(*args, **options)
-
-
-@contextmanager
-def _interrupts_end_java() -> Generator[None]:
-    """Kill Java first on Ctrl-C while Spark starts.
-
-    pyspark exposes the process only after it has answered. Otherwise Java would run forever: it
-    reads its input only after it has written its port to a directory that is gone by then.
-    """
-    from pyspark import java_gateway
-
-    interrupted = False
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        if java := _running():
-            java.kill()
-        raise KeyboardInterrupt
-
-    names = java_gateway.__dict__
-    popen = names["Popen"]
-    names["Popen"] = JavaProcess
-    try:
-        # At the end, this also removes Spark's own handler, which calls Java before it raises.
-        with on_stop_signals(interrupt):
-            yield
-    except Exception:
-        # pyspark cleans up, and fails because Java is gone.
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        names["Popen"] = popen
-
-
 @contextmanager
 def _errors_to(path: Path) -> Generator[None]:
     """Redirect standard error to a file; processes started in the block keep it."""
@@ -263,26 +211,6 @@ def _errors_to(path: Path) -> Generator[None]:
         sys.stderr.flush()
         os.dup2(before, 2)
         os.close(before)
-
-
-def _running() -> JavaProcess | None:
-    """Java, if it was started; Ctrl-C may arrive before it has a process id."""
-    java = JavaProcess.started
-    return java if getattr(java, "pid", None) else None
-
-
-def _end_java() -> None:
-    java = _running()
-    if java is None:
-        return
-    if java.stdin is not None:
-        with suppress(OSError):
-            java.stdin.close()  # Java exits when this closes
-    try:
-        java.wait(timeout=JAVA_STOP_S)
-    except subprocess.TimeoutExpired:
-        java.kill()
-        java.wait()
 
 
 if __name__ == "__main__":
