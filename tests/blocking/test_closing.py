@@ -15,7 +15,7 @@ import coherer.blocking
 from coherer.blocking import Client
 from coherer.errors import ClosedError
 from coherer.message import Message
-from coherer.testing import EmbeddedNode
+from coherer.testing import EmbeddedNode, embedded_node
 
 HOUR_MS = 3_600_000
 GUARD_S = 60
@@ -93,6 +93,23 @@ def test_a_callback_closes_the_client(client: Client, consumer: Any, topic: str)
     client.close()  # waits until the callback's has ended
     with pytest.raises(ClosedError):
         producer.send(Message(topic, b"too late"))
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_two_threads_close_the_client(protocol: str) -> None:
+    """The messages in flight get their receipts; both threads wait for that."""
+    with embedded_node() as node:
+        client = coherer.blocking.connect(node.url if protocol == "tubemq" else node.rocketmq_url)
+        producer = client.producer("orders")
+        producer.start()
+        producer.publish("orders")
+        with node.faults.delay_answer("send", 0.5):
+            sent: Any = producer.submit(Message("orders", b"in flight"))
+            other, _ = in_thread(client.close)
+            client.close()
+            assert sent.done()
+            other.join(GUARD_S)
+        assert sent.result().topic == "orders"
 
 
 def test_run_returns_when_its_handler_has(client: Client, consumer: Any) -> None:

@@ -162,3 +162,22 @@ async def test_a_client_that_is_cancelled_while_it_closes(
         left = await cancelled_close(coherer_simulated, protocol, steps, often)
         await asyncio.sleep(60)
         assert (steps, left, asyncio.all_tasks() - before) == (steps, [], set())
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_a_second_close_cuts_nothing_off(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    """While the first one waits for the messages in flight, it does nothing."""
+    coherer_simulated.create_topic(TOPIC, 1)
+    client: Any = coherer.connect(url(coherer_simulated, protocol))
+    producer = client.producer(TOPIC)
+    await producer.start()
+    with coherer_simulated.faults.delay_answer("send", 2):
+        sent = producer.submit(Message(TOPIC, b"in flight"))
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(1)
+        await client.close()
+        assert not sent.done()
+        await closing
+    assert (await sent).topic == TOPIC

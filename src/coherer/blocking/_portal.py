@@ -88,6 +88,7 @@ class _LoopThread:
         self.closed = False
         self.owned: _Closable | None = None
         self.changing = threading.RLock()
+        self._closer: int | None = None  # the thread that closes what is owned
         self._helpers: set[int] = set()
         self._process = os.getpid()
         self._ready = threading.Event()
@@ -117,9 +118,19 @@ class _LoopThread:
 
     def end_soon(self) -> None:
         """Close what is owned and end the thread; called in it."""
-        if not self.closed:
+        if not self.closed and self._closer is None:
             self.closed = True
             self._begin_to_end()
+
+    def may_close(self) -> bool:
+        """Whether this thread is the first one that closes what is owned.
+
+        Its own signal handlers are, too: they cannot wait for the thread that they interrupt.
+        """
+        here = threading.get_ident()
+        with self.changing:
+            self._closer = self._closer or here
+            return not self.closed and self._closer == here
 
     def join(self) -> None:
         """Wait until the thread has ended; not in the threads that it waits for itself."""
@@ -301,7 +312,7 @@ class Portal:
         _open_portals.discard(self)
         if self._core.forked:
             return
-        if self._core.closed:
+        if not self._core.may_close():
             self._core.join()
             return
         owned = self._core.owned

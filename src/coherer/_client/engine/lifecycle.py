@@ -183,6 +183,8 @@ class Lifecycle(ABC):
 class BaseClient(ABC):
     """A client: closes the objects that it made, then its connections."""
 
+    _closing = False
+
     def __init__(self) -> None:
         # Weak: a client may make many. Objects in use are referenced by their tasks.
         # A `WeakSet` has no order, in which a simulation would close them.
@@ -215,12 +217,16 @@ class BaseClient(ABC):
             UsageError: the client was used in another event loop.
         """
         self._check_loop()
+        if self._closing:  # it would take the connections away from what is still being closed
+            return
+        self._closing = True
         try:
             await together([one.close() for one in self._made], "close")
         finally:
             try:
                 await self._disconnect()
             finally:
+                self._closing = False
                 self._drop()
 
     @abstractmethod
