@@ -6,14 +6,15 @@ many messages in a `SendReport`.
 
 Rules:
 
-* A message that is posted without a connection waits for one until its deadline. It has not been
-  sent, so sending it later, or to another broker, is not a resend.
+* A message that is posted without a connection waits for one until its deadline, however long an
+  attempt to connect takes. It has not been sent, so sending it later, or to another broker, is not
+  a resend.
 * A connection that cannot be opened is tried again after growing pauses, while it is wanted.
 * When an attempt fails, waiting messages go to other brokers if possible.
 * A message that a busy broker refused is not stored. It is sent again after a pause, until its
   deadline. Meanwhile it keeps its place in the window, which slows the producer down.
 * There is no task, future or timer per message: a message in flight is one entry in the table of
-  its connection.
+  its connection, and a sender has one timer for all messages that wait.
 """
 
 from __future__ import annotations
@@ -409,6 +410,8 @@ class BrokerSender(ABC, Generic[L, I]):
         self._waiting: list[I] = []
         self._refused: list[I] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0  # the earliest deadline of the waiting items
 
     @property
     def open(self) -> bool:
@@ -428,6 +431,8 @@ class BrokerSender(ABC, Generic[L, I]):
         await cancel(self._connecting)
         self._connecting = None
         self._clear_out(late=float("inf"))
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- for protocols
 
@@ -495,10 +500,24 @@ class BrokerSender(ABC, Generic[L, I]):
         """Send an item now, or as soon as the broker is connected."""
         link = self._link
         if link is None or link.connection.closed:
-            self._waiting.append(item)
+            self._wait(item)
             self.connect()
             return
         self._send(link, item)
+
+    def _wait(self, item: I) -> None:
+        """Keep an item until the broker is connected, at most until its deadline."""
+        self._waiting.append(item)
+        deadline = self._deadline(item)
+        if self._timer is None or deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._clear_out(late=self._loop.time())
 
     async def _connect(self) -> None:
         wait = backoff()
@@ -539,4 +558,4 @@ class BrokerSender(ABC, Generic[L, I]):
             if self._deadline(item) <= late:
                 self._unsent(item)
             elif not self._reroute_item(item):
-                self._waiting.append(item)
+                self._wait(item)
