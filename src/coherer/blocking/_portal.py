@@ -699,7 +699,7 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
     def _run(self, handler: Callable[[B], Awaitable[None] | None], workers: int) -> None:
         self._check()
         stop = asyncio.Event()
-        with on_sigterm(lambda: self._portal.post_if_usable(stop.set)):
+        with on_sigterm(stop, self._portal.post_if_usable):
             try:
                 ended = self._portal.call(partial(_exit_of, self._source, handler, workers, stop))
             except ClosedError:

@@ -1086,8 +1086,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
     ) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
 
-        On SIGTERM, unless the application handles it itself, running handlers finish, their batches
-        are acknowledged, no new batch is taken, and `run` returns.
+        On SIGTERM, running handlers finish, their batches are acknowledged, no new batch is taken,
+        and `run` returns. Several `run` at the same time all do this. It needs the main thread, and
+        an application that does not handle SIGTERM itself.
 
         Args:
             handler: called with a batch; a plain function runs in a thread. When it returns, the

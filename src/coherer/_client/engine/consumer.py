@@ -39,6 +39,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
@@ -202,33 +203,48 @@ class _Stop:
             self._idle.discard(task)
 
 
+_on_sigterm: Final[list[Callable[[], object]]] = []
+"""What the first SIGTERM calls: each `run` in the main thread adds its own."""
+
+
 @contextmanager
-def on_sigterm(action: Callable[[], object]) -> Generator[None]:
-    """While the block runs, the first SIGTERM calls `action`; the second ends the process.
+def on_sigterm(
+    stop: asyncio.Event, post: Callable[[Callable[[], object]], object]
+) -> Generator[None]:
+    """While the block runs, the first SIGTERM sets `stop`; the second ends the process.
 
     Does nothing outside the main thread, or if the application has set a handler of its own.
 
     Args:
-        action: called in the main thread, between two bytecode instructions.
+        stop: belongs to an event loop.
+        post: calls a function in that loop; called between two bytecode instructions.
     """
-    number = signal.SIGTERM
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(number) is not signal.SIG_DFL:
+    if not in_main or signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _terminate):
         yield
         return
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        del frame
-        signal.signal(number, signal.SIG_DFL)
-        action()  # before logging, so that no further batch is taken
-        _log.info("SIGTERM: finishing the current batches, then stopping")
-
-    signal.signal(number, terminate)
+    action = partial(post, partial(_set, stop))
+    _on_sigterm.append(action)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        if signal.getsignal(number) is terminate:
-            signal.signal(number, signal.SIG_DFL)
+        _on_sigterm.remove(action)
+        if not _on_sigterm and signal.getsignal(signal.SIGTERM) is _terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del frame
+    signal.signal(number, signal.SIG_DFL)
+    for action in _on_sigterm:
+        action()
+
+
+def _set(stop: asyncio.Event) -> None:
+    stop.set()
+    # Not in the signal handler: it may interrupt a log call that holds a lock.
+    _log.info("SIGTERM: finishing the current batches, then stopping")
 
 
 class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
@@ -370,8 +386,9 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     ) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
 
-        On SIGTERM, unless the application handles it itself, running handlers finish, their batches
-        are acknowledged, no new batch is taken, and `run` returns.
+        On SIGTERM, running handlers finish, their batches are acknowledged, no new batch is taken,
+        and `run` returns. Several `run` at the same time all do this. It needs the main thread, and
+        an application that does not handle SIGTERM itself.
 
         Args:
             handler: called with a batch; a plain function runs in a thread. When it returns, the
@@ -396,7 +413,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         ]
         watching = asyncio.create_task(until.watch(), name="stop")
         try:
-            with on_sigterm(lambda: loop.call_soon_threadsafe(event.set)):
+            with on_sigterm(event, loop.call_soon_threadsafe):
                 await asyncio.gather(*tasks)
         except _Exit as exit_:
             raise exit_.error from None
