@@ -13,6 +13,7 @@ import pytest
 
 import coherer.blocking
 from coherer.blocking import Client
+from coherer.blocking._portal import Portal
 from coherer.errors import ClosedError
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, embedded_node
@@ -215,3 +216,21 @@ def test_a_callback_breaks_nothing(client: Client, topic: str, end: type[BaseExc
         future.add_done_callback(fail)
         assert producer.send(Message(topic, b"3")).topic == topic
         assert producer.in_flight == 0
+
+
+def test_ctrl_c_in_one_send_holds_up_no_other(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = Portal.post
+
+    def interrupted(portal: Portal, work: Callable[[], object]) -> None:
+        monkeypatch.setattr(Portal, "post", post)
+        raise KeyboardInterrupt
+
+    with client.producer(topic) as producer:
+        monkeypatch.setattr(Portal, "post", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.submit(Message(topic, b"1"))
+        sending, outcomes = in_thread(lambda: producer.send(Message(topic, b"2")).topic)
+        sending.join(GUARD_S)
+        assert outcomes == [topic]

@@ -599,11 +599,14 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         sink = self._metered(message, sink)
         self._waiting.append((message, sink, post or self._plain_post))
         if not self._woken:
-            self._woken = True
             try:
+                self._woken = True
                 self._portal.post(self._hand_over)
             except ClosedError:
                 self._hand_over()  # which fails them all: other threads may wait, too
+            except BaseException:  # Ctrl-C; other threads may rely on this wake-up
+                self._portal.post_if_usable(self._hand_over)
+                raise
 
     def _hand_over(self) -> None:
         """Runs in the loop, if that has not ended: post the messages that have gathered."""
