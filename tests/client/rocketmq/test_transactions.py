@@ -135,6 +135,12 @@ def failing(message) -> Verdict:
         (lambda message: Verdict.COMMIT, 8, None),
         (verdict, 12, None),
         (failing, 0, "checkLocalTransactionState Exception: no idea"),
+        (
+            lambda message: True,
+            0,
+            "checkLocalTransactionState Exception: "
+            "The check function returned True, not a Verdict.",
+        ),
     ],
 )
 async def test_a_transaction_check(cluster, client: Client, check, number, remark) -> None:

@@ -263,15 +263,20 @@ class TransactionChecks:
 
     async def _call(self, check: Check, message: StoredMessage) -> tuple[Verdict, str | None]:
         try:
-            verdict = check(_without_namespace(message, self._namespace))
-            if inspect.isawaitable(verdict):
-                verdict = await verdict
+            returned = check(_without_namespace(message, self._namespace))
+            verdict = _verdict_of(await returned if inspect.isawaitable(returned) else returned)
         except BaseException as error:  # raised by the application; the broker asks again
             if is_order(error):
                 raise
             _log.exception("The check function of a transaction failed")
             return Verdict.UNKNOWN, f"checkLocalTransactionState Exception: {error}"
         return verdict, None
+
+
+def _verdict_of(returned: object) -> Verdict:
+    if isinstance(returned, Verdict):
+        return returned
+    raise UsageError(f"The check function returned {returned!r:.100}, not a Verdict.")
 
 
 def _without_namespace(message: StoredMessage, namespace: str) -> StoredMessage:
