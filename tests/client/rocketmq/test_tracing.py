@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from coherer._client.rocketmq.client import Client
@@ -14,6 +16,7 @@ from coherer._wire.rocketmq.headers import CheckTransactionHeader
 from coherer.errors import CohererError, DisconnectedError, RefusedError
 from coherer.message import Message, ReceivedMessage
 from coherer.rocketmq import connect as connect_rocketmq
+from coherer.testing import SimulatedNode
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -216,3 +219,34 @@ async def test_both_sides_name_a_message_by_the_same_id(coherer_rocketmq_url, sp
     ids = [span.attributes["messaging.message.id"] for span in exporter.get_finished_spans()]
     assert len(ids) == 2
     assert len(set(ids)) == 1
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+async def test_a_close_that_is_cancelled_closes_the_trace_too(
+    coherer_simulated: SimulatedNode, kind: str
+) -> None:
+    coherer_simulated.create_topic("orders")
+    coherer_simulated.create_topic("RMQ_SYS_TRACE_TOPIC")
+    faults, requests = coherer_simulated.faults, coherer_simulated.requests
+    async with connect_rocketmq(coherer_simulated.rocketmq_url) as client:
+        producer = client.producer("orders", group="shop", trace=kind == "producer")
+        consumer = client.consumer("shop", "orders", start="earliest", trace=kind == "consumer")
+        async with producer, consumer:
+            await producer.send(Message("orders", b"1"))
+            assert await consumer.receive(60_000) is not None
+            await asyncio.sleep(1)  # the records are sent
+            with (
+                faults.delay_answer("SEND_MESSAGE_V2", 2),
+                faults.delay_answer("UPDATE_CONSUMER_OFFSET", 2),
+                faults.delay_answer("UNREGISTER_CLIENT", 2),
+            ):
+                sent = producer.submit(Message("orders", b"2"))
+                closing = asyncio.create_task(
+                    (producer if kind == "producer" else consumer).close()
+                )
+                await asyncio.sleep(0.5)
+                assert not closing.done()
+                closing.cancel()
+                await asyncio.wait([closing, sent])
+            groups = [one.group for one in requests.of("UNREGISTER_CLIENT")]
+            assert any(group.startswith("_INNER_TRACE_PRODUCER-") for group in groups)

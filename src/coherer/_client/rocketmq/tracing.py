@@ -108,10 +108,11 @@ class Tracer:
         self._waiting: deque[Record] = deque()
         self._task: asyncio.Task[None] | None = None
         self._open = False
+        self._closed = False
 
     def add(self, text: str, keys: Iterable[str]) -> None:
         """Send a record later."""
-        if len(self._waiting) >= QUEUE_MAX:
+        if self._closed or len(self._waiting) >= QUEUE_MAX:
             self.dropped += 1
             return
         self._waiting.append(Record(text, tuple(key for key in keys if key and " " not in key)))
@@ -120,12 +121,15 @@ class Tracer:
 
     async def close(self) -> None:
         """Send the waiting records, then close the producer."""
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=1)
-        await cancel(self._task)
-        if self._open:
-            self._open = False
-            await self._producer.close()
+        try:
+            if self._task is not None:
+                await asyncio.wait([self._task], timeout=1)
+        finally:
+            self._closed = True
+            await cancel(self._task)
+            if self._open:
+                self._open = False
+                await self._producer.close()
 
     async def _send(self) -> None:
         try:

@@ -243,11 +243,13 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
 
         Calling it again does nothing.
         """
-        if self._end():
-            self._assignments.wake()
-            await self._membership.leave()
-        if self._trace is not None:
-            await self._trace.close()
+        try:
+            if self._end():
+                self._assignments.wake()
+                await self._membership.leave()
+        finally:  # the producer of the trace is not the application's: nobody else closes it
+            if self._trace is not None:
+                await self._trace.close()
 
     def _check_client(self) -> None:
         self._instance.pool.check()

@@ -457,9 +457,11 @@ class Producer(BaseProducer):
         self._sender.forget()
 
     async def _leave(self) -> None:
-        await self._sender.close()
-        if self._trace is not None:
-            await self._trace.close()
+        try:
+            await self._sender.close()
+        finally:  # the producer of the trace is not the application's: nobody else closes it
+            if self._trace is not None:
+                await self._trace.close()
 
     def _posting(self) -> Callable[[Message, Sink], object]:
         return self._sender.send
