@@ -40,3 +40,19 @@ async def test_a_slow_attempt_to_connect_does_not_lengthen_their_timeout(
                 with pytest.raises(ConnectError, match="the message was not sent"):
                     await sent
                 assert loop.time() - began == pytest.approx(waits_s, abs=0.01)
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_their_error_says_why_there_is_no_connection(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    coherer_simulated.create_topic("orders")
+    url = coherer_simulated.url if protocol == "tubemq" else coherer_simulated.rocketmq_url
+    async with (
+        coherer.connect(url) as client,
+        client.producer("orders", timeout_ms=500) as producer,
+        coherer_simulated.down(),
+    ):
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConnectError, match="not sent.*Connection refused.*Is the server up"):
+            await producer.send(Message("orders", b"1"))

@@ -138,8 +138,10 @@ def failing(message) -> Verdict:
         (
             lambda message: True,
             0,
-            "checkLocalTransactionState Exception: "
-            "The check function returned True, not a Verdict.",
+            (
+                "checkLocalTransactionState Exception: "
+                "The check function returned True, not a Verdict."
+            ),
         ),
     ],
 )

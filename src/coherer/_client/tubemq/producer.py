@@ -27,8 +27,9 @@ from coherer._client.engine.sender import (
     Window,
     check_timeout,
     check_window,
+    until_connected,
 )
-from coherer._client.engine.tasks import cancel
+from coherer._client.engine.tasks import Waiters, cancel
 from coherer._client.tubemq.cluster import Cluster, address_number
 from coherer._client.tubemq.publisher import Publisher
 from coherer._client.tubemq.quality import Quality, QualityRules
@@ -39,12 +40,7 @@ from coherer._record.batches import PackedMessages, decode_batch
 from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic
-from coherer.errors import (
-    ConnectError,
-    RefusedError,
-    UnavailableError,
-    UsageError,
-)
+from coherer.errors import RefusedError, UnavailableError, UsageError
 from coherer.message import Message, Receipt
 
 TICK_MS: Final = 1_000
@@ -90,7 +86,7 @@ class Producer(BaseProducer):
         self._senders: dict[tuple[int, str], TubeSender] = {}
         self._built_from: tuple[object, ...] | None = None
         self._publishing = asyncio.Lock()
-        self._changes: asyncio.Future[None] | None = None
+        self._connections_changed = Waiters()
         self._ticking: asyncio.Task[None] | None = None
         self._upkeep = Upkeep()
         meters = meters_of(cluster.options.metrics)
@@ -281,9 +277,7 @@ class Producer(BaseProducer):
         """A connection was opened, could not be opened or broke, or a broker refused service."""
         for route in self._routes.values():
             route.stale = True
-        changes, self._changes = self._changes, None
-        if changes is not None and not changes.done():
-            changes.set_result(None)
+        self._connections_changed.wake()
 
     def _reroute(self, send: PendingSend) -> bool:
         """Post a waiting message to another broker, if it may go there and one is connected."""
@@ -393,25 +387,12 @@ class Producer(BaseProducer):
             sender.authorized = text
 
     async def _connected(self, route: Route) -> None:
-        deadline = self._loop.time() + self._timeout_ms / 1000
-        while not route.open:
-            if self._changes is None:
-                self._changes = self._loop.create_future()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await asyncio.shield(self._changes)
-            except TimeoutError:
-                senders = [target.sender for target in route.targets]
-                errors = [sender.error for sender in senders if sender.error is not None]
-                raise (
-                    errors[0]
-                    if errors
-                    else ConnectError(
-                        "No broker of the topic could be reached.",
-                        topic=route.topic,
-                        hint="Are the brokers up? `coherer topics describe` names them.",
-                    )
-                ) from None
+        await until_connected(
+            route.topic,
+            lambda: [target.sender for target in route.targets],
+            self._connections_changed,
+            self._loop.time() + self._timeout_ms / 1000,
+        )
 
     async def _tick(self) -> None:
         while True:

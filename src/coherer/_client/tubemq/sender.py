@@ -24,7 +24,6 @@ from coherer._wire.tubemq.sending import SendEncoder, SendResponse, parse_send_r
 from coherer._wire.tubemq.session import Failure, Response
 from coherer.errors import (
     CohererError,
-    ConnectError,
     DisconnectedError,
     ProtocolError,
     RequestTimeoutError,
@@ -262,15 +261,7 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
 
     def _unsent(self, item: PendingSend) -> None:
         where = item.target.partition
-        self._fail(
-            item,
-            ConnectError(
-                "No connection to the broker; the message was not sent.",
-                server=self.server,
-                topic=where.topic,
-                partition=where.id,
-            ),
-        )
+        self._fail(item, self._not_sent(where.topic, where.id))
 
     # -- inside
 

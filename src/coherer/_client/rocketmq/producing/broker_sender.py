@@ -38,7 +38,6 @@ from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC, Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import (
     CohererError,
-    ConnectError,
     DisconnectedError,
     ProtocolError,
     RequestTimeoutError,
@@ -374,15 +373,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
 
     def _unsent(self, item: PendingSend) -> None:
         queue = item.target.queue
-        self._fail(
-            item,
-            ConnectError(
-                "No connection to the broker; the message was not sent.",
-                server=self.server,
-                topic=queue.topic,
-                partition=queue.id,
-            ),
-        )
+        self._fail(item, self._not_sent(queue.topic, queue.id))
 
     def _changed(self, *, reached: bool | None) -> None:
         if reached is False and self._faults is not None:

@@ -24,8 +24,8 @@ from msgspec import structs
 
 from coherer._client.engine.arguments import check_value
 from coherer._client.engine.producer import body_of, encoding_error, message_topic
-from coherer._client.engine.sender import Sink, Window
-from coherer._client.engine.tasks import cancel
+from coherer._client.engine.sender import Sink, Window, until_connected
+from coherer._client.engine.tasks import Waiters, cancel
 from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS
@@ -52,7 +52,7 @@ from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.messages import EncodedMessage, encode_message
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.sending import SendEncoder
-from coherer.errors import ClosedError, CohererError, ConnectError, UnavailableError, UsageError
+from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
 from coherer.message import Message
 
 LOOPBACK: Final = "127.0.0.1"
@@ -167,7 +167,7 @@ class Sender:
         self.published = self._selectors.keys()
         self._brokers: dict[tuple[str, str], MasterSender] = {}
         self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._connection_change: asyncio.Future[None] | None = None
+        self._connections_changed = Waiters()
         self._loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
@@ -234,7 +234,12 @@ class Sender:
                     code=ResponseCode.TOPIC_NOT_EXIST,
                 )
             selector = QueueSelector(self._targets(route), self._faults, queues=route.writable)
-            await self._connected(topic, selector)
+            await until_connected(
+                topic,
+                lambda: [target.broker for target in selector.targets],
+                self._connections_changed,
+                self._loop.time() + self._timeout_s,
+            )
             self._selectors[topic] = selector
 
     def full_name(self, topic: str) -> str:
@@ -461,9 +466,7 @@ class Sender:
         """A connection was opened, could not be opened, or broke."""
         for selector in self._selectors.values():
             selector.stale = True
-        change, self._connection_change = self._connection_change, None
-        if change is not None and not change.done():
-            change.set_result(None)
+        self._connections_changed.wake()
 
     def retry(self, pending: PendingSend) -> bool:
         """Send a message again, avoiding its broker, if it has retries left."""
@@ -587,21 +590,6 @@ class Sender:
         broker.wanted = True
         broker.connect()
         return broker
-
-    async def _connected(self, topic: str, selector: QueueSelector) -> None:
-        deadline = self._loop.time() + self._timeout_s
-        while not any(target.connected for target in selector.targets):
-            if self._connection_change is None:
-                self._connection_change = self._loop.create_future()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await asyncio.shield(self._connection_change)
-            except TimeoutError:
-                errors = [target.broker.error for target in selector.targets]
-                raise next(
-                    (error for error in errors if error is not None),
-                    ConnectError("No broker of the topic could be reached.", topic=topic),
-                ) from None
 
 
 def _address(host: str) -> bytes:
