@@ -54,5 +54,5 @@ async def test_their_error_says_why_there_is_no_connection(
         coherer_simulated.down(),
     ):
         await asyncio.sleep(0.1)
-        with pytest.raises(ConnectError, match="not sent.*Connection refused.*Is the server up"):
+        with pytest.raises(ConnectError, match=r"not sent.*Connection refused.*Is the server up"):
             await producer.send(Message("orders", b"1"))

@@ -950,34 +950,6 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
             ReceivedBatch, portal=portal
         )
 
-    @property
-    def group(self) -> str:
-        """The group."""
-        return self._inner.group
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics, including the group's retry topic."""
-        return self._inner.topics
-
-    @property
-    def assignment(self) -> frozenset[Queue]:
-        """The assigned queues."""
-        return self._portal.do(lambda: self._inner.assignment)
-
-    @property
-    def progress(self) -> dict[Queue, Progress]:
-        """How far each assigned queue has been processed."""
-        return self._portal.do(lambda: self._inner.progress)
-
-    @property
-    def errors(self) -> list[CohererError]:
-        """The errors that keep the consumer from receiving now; it keeps trying.
-
-        Refused heartbeats, and the error of each queue in `progress`.
-        """
-        return self._portal.do(lambda: self._inner.errors)
-
     def start(self) -> None:
         """Join the group; queues are assigned soon after (`wait_assigned`).
 
@@ -987,16 +959,6 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
             StoreError: a broadcast consumer cannot read its file.
         """
         self._portal.call(self._inner.start)
-
-    def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue of the topics is assigned; returns all that are.
-
-        Raises:
-            RequestTimeoutError: there was none in time. The group may have more members than
-                queues.
-            ClosedError: the consumer was closed.
-        """
-        return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
         """The next batch, to be acknowledged with `batch.ack()` or `commit`.
@@ -1059,6 +1021,44 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         Calling it again does nothing.
         """
         self._close()
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._inner.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics, including the group's retry topic if there is one."""
+        return self._inner.topics
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The assigned queues."""
+        return self._portal.do(lambda: self._inner.assignment)
+
+    @property
+    def progress(self) -> dict[Queue, Progress]:
+        """How far each assigned queue has been processed."""
+        return self._portal.do(lambda: self._inner.progress)
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """The errors that keep the consumer from receiving now; it keeps trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._portal.do(lambda: self._inner.errors)
+
+    def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
+        """Wait until at least one queue of the topics is assigned; returns all that are.
+
+        Raises:
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
+            ClosedError: the consumer was closed.
+        """
+        return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     @property
     def paused(self) -> frozenset[Queue]:
@@ -1124,34 +1124,6 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         )
 
     @property
-    def group(self) -> str:
-        """The group."""
-        return self._inner.group
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics."""
-        return self._inner.topics
-
-    @property
-    def assignment(self) -> frozenset[Queue]:
-        """The assigned queues."""
-        return self._portal.do(lambda: self._inner.assignment)
-
-    @property
-    def progress(self) -> dict[Queue, Progress]:
-        """How far each assigned queue has been processed."""
-        return self._portal.do(lambda: self._inner.progress)
-
-    @property
-    def errors(self) -> list[CohererError]:
-        """The errors that keep the consumer from receiving now; it keeps trying.
-
-        Refused heartbeats, and the error of each queue in `progress`.
-        """
-        return self._portal.do(lambda: self._inner.errors)
-
-    @property
     def paused(self) -> frozenset[Queue]:
         """The paused queues."""
         return self._inner.paused
@@ -1165,16 +1137,6 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
             StoreError: a broadcast consumer cannot read its file.
         """
         self._portal.call(self._inner.start)
-
-    def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue is assigned; returns all that are.
-
-        Raises:
-            RequestTimeoutError: there was none in time. The group may have more members than
-                queues.
-            ClosedError: the consumer was closed.
-        """
-        return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def pause(self, *partitions: Queue) -> None:
         """Stop pulling and delivering these queues until `resume`; without any, all of them."""
@@ -1278,6 +1240,44 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
     def close(self) -> None:
         """Store the offsets and leave the group. Calling it again does nothing."""
         self._close()
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._inner.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics, including the group's retry topic if there is one."""
+        return self._inner.topics
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The assigned queues."""
+        return self._portal.do(lambda: self._inner.assignment)
+
+    @property
+    def progress(self) -> dict[Queue, Progress]:
+        """How far each assigned queue has been processed."""
+        return self._portal.do(lambda: self._inner.progress)
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """The errors that keep the consumer from receiving now; it keeps trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._portal.do(lambda: self._inner.errors)
+
+    def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
+        """Wait until at least one queue of the topics is assigned; returns all that are.
+
+        Raises:
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
+            ClosedError: the consumer was closed.
+        """
+        return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def check(self) -> None:
         """Check that it is open, and used in the event loop in which it was started.

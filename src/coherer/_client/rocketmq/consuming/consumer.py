@@ -60,8 +60,57 @@ OVERDUE_CHECK_MS: Final = 60_000
 POLL_MS: Final = 5_000
 
 
+class _Member(Lifecycle):
+    """What both consumers have as members of a group."""
+
+    _instance: Instance
+    _membership: GroupMembership
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._membership.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics, including the group's retry topic if there is one."""
+        return self._membership.topics
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The assigned queues."""
+        return self._membership.assignment
+
+    @property
+    def progress(self) -> dict[Queue, Progress]:
+        """How far each assigned queue has been processed."""
+        return self._membership.progress
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """The errors that keep the consumer from receiving now; it keeps trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._membership.errors
+
+    async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
+        """Wait until at least one queue of the topics is assigned; returns all that are.
+
+        Raises:
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
+            ClosedError: the consumer was closed.
+        """
+        self.check()
+        return await self._membership.wait_assigned(timeout_ms, self.check)
+
+    def _check_client(self) -> None:
+        self._instance.pool.check()
+
+
 @checked
-class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, ReceivedMessage]):
+class Consumer(_Member, BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
     Args:
@@ -114,34 +163,6 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
     def __repr__(self) -> str:
         return self._membership.describe("Consumer", self._state)
 
-    @property
-    def group(self) -> str:
-        """The group."""
-        return self._membership.group
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics, including the group's retry topic."""
-        return self._membership.topics
-
-    @property
-    def assignment(self) -> frozenset[Queue]:
-        """The assigned queues."""
-        return self._membership.assignment
-
-    @property
-    def progress(self) -> dict[Queue, Progress]:
-        """How far each assigned queue has been processed."""
-        return self._membership.progress
-
-    @property
-    def errors(self) -> list[CohererError]:
-        """The errors that keep the consumer from receiving now; it keeps trying.
-
-        Refused heartbeats, and the error of each queue in `progress`.
-        """
-        return self._membership.errors
-
     async def start(self) -> None:
         """Join the group; queues are assigned soon after (`wait_assigned`).
 
@@ -162,17 +183,6 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             )
         join = partial(self._membership.join, retry_topic=True, services=services)
         await self._start_with(join, self._membership.leave)
-
-    async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue of the topics is assigned; returns all that are.
-
-        Raises:
-            RequestTimeoutError: there was none in time. The group may have more members than
-                queues.
-            ClosedError: the consumer was closed.
-        """
-        self.check()
-        return await self._membership.wait_assigned(timeout_ms, self.check)
 
     async def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
         """The next batch, to be acknowledged with `batch.ack()` or `commit`.
@@ -251,9 +261,6 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             if self._trace is not None:
                 await self._trace.close()
 
-    def _check_client(self) -> None:
-        self._instance.pool.check()
-
     def _key(self, partition: Queue) -> Queue:
         return partition
 
@@ -288,7 +295,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
 
 
 @checked
-class PullConsumer(Lifecycle):
+class PullConsumer(_Member):
     """Receives messages on request. Made by `Client.pull_consumer`; use `async with`.
 
     Args:
@@ -338,34 +345,6 @@ class PullConsumer(Lifecycle):
         return self._membership.describe("PullConsumer", self._state)
 
     @property
-    def group(self) -> str:
-        """The group."""
-        return self._membership.group
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics."""
-        return self._membership.topics
-
-    @property
-    def assignment(self) -> frozenset[Queue]:
-        """The assigned queues."""
-        return self._membership.assignment
-
-    @property
-    def progress(self) -> dict[Queue, Progress]:
-        """How far each assigned queue has been processed."""
-        return self._membership.progress
-
-    @property
-    def errors(self) -> list[CohererError]:
-        """The errors that keep the consumer from receiving now; it keeps trying.
-
-        Refused heartbeats, and the error of each queue in `progress`.
-        """
-        return self._membership.errors
-
-    @property
     def paused(self) -> frozenset[Queue]:
         """The paused queues."""
         return self._assignments.paused
@@ -381,17 +360,6 @@ class PullConsumer(Lifecycle):
         self._membership.make_batch = self._make_batch
         join = partial(self._membership.join, retry_topic=False, services={})
         await self._start_with(join, self._membership.leave)
-
-    async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue is assigned; returns all that are.
-
-        Raises:
-            RequestTimeoutError: there was none in time. The group may have more members than
-                queues.
-            ClosedError: the consumer was closed.
-        """
-        self.check()
-        return await self._membership.wait_assigned(timeout_ms, self.check)
 
     def pause(self, *partitions: Queue) -> None:
         """Stop pulling and delivering these queues until `resume`; without any, all of them."""
@@ -544,9 +512,6 @@ class PullConsumer(Lifecycle):
         if self._end():
             self._assignments.wake()
             await self._membership.leave(self._move_offsets if self._auto_commit else lambda: None)
-
-    def _check_client(self) -> None:
-        self._instance.pool.check()
 
     def _unpoll(self, batch: ReceivedBatch | None) -> None:
         """Undo a poll whose messages nobody got: the thread that polled was interrupted."""
