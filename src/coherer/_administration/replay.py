@@ -310,7 +310,11 @@ class _Replay:
                 )
             self._elsewhere.add((broker, topic))
         if not everywhere:
-            raise UnavailableError("No broker accepts messages.", topic=topic)
+            raise UnavailableError(
+                "No broker accepts messages for the topic.",
+                topic=topic,
+                hint="`coherer topics describe` shows its queues, and which are writable.",
+            )
         return everywhere
 
     async def _check(self, broker: str, target: str) -> None:

@@ -227,7 +227,7 @@ class TransactionChecks:
         header = parse(CheckTransactionHeader, request.fields)
         messages = decode_messages(request.body)
         if not messages:
-            raise ProtocolError("A transaction check contains no message.")
+            raise ProtocolError("A transaction check contains no message.", server=link.server)
         message = messages[0]
         group = message.stored_properties.get("PGROUP", "")
         checks = self._checks.get(group)

@@ -274,7 +274,11 @@ class AssignmentManager:
                 lost = here.get(failure.partition.key)
                 if lost is not None:
                     refusal = RefusedError(
-                        "The broker has not assigned it to this member.", code=failure.code
+                        "The broker has not assigned the partition to this member.",
+                        server=f"{broker.host}:{broker.port}",
+                        topic=failure.partition.topic,
+                        partition=failure.partition.id,
+                        code=failure.code,
                     )
                     self._lost(lost, refusal)
 
@@ -479,7 +483,10 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         key = self._key(partition)
         fetcher = self._assignments.fetchers.get(key)
         if fetcher is None:
-            raise UsageError(f"{key} is not assigned to this consumer.")
+            raise UsageError(
+                f"{key} is not assigned to this consumer.",
+                hint="`assignment` has its partitions; a rebalance may have moved this one.",
+            )
         if not isinstance(offset, int):
             offset = await self._find(fetcher.partition, offset)
         check_offset(offset, fetcher.partition.topic)

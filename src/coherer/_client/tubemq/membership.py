@@ -464,7 +464,8 @@ class Membership:
         for info in infos:
             if info.partition.topic not in self._subscription.topics:
                 raise ProtocolError(
-                    f"The master assigns a partition of another topic, {info.text()}."
+                    f"The master assigns a partition of another topic, {info.text()}.",
+                    server=self._cluster.masters.server,
                 )
         return Instruction(event.rebalanceId, event.opType, tuple(info.partition for info in infos))
 

@@ -98,7 +98,11 @@ class Reader(Lifecycle):
         columns: bool = False,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
-            raise UsageError(f"A range cannot go from {offset} to {end}.")
+            raise UsageError(
+                f"A range cannot go from {offset} to {end}.",
+                topic=partition.topic,
+                partition=partition.id,
+            )
         self.partition = partition
         self.exact = False
         self.position = offset

@@ -446,7 +446,10 @@ class PullConsumer(_Member):
         """
         self.check()
         if self._shares:
-            raise UsageError("The consumer shares topics with its group.")
+            raise UsageError(
+                "The consumer shares topics with its group.",
+                hint="To choose queues, make it without topics: client.pull_consumer(group).",
+            )
         by_topic: defaultdict[str, list[Queue]] = defaultdict(list)
         for queue in queues:
             by_topic[queue.topic].append(queue)
@@ -534,7 +537,12 @@ class PullConsumer(_Member):
 def _assigned(membership: GroupMembership, queue: Queue) -> AssignedQueue:
     assigned = membership.manager.queues.get(queue)
     if assigned is None:
-        raise UsageError(f"{queue} is not assigned.", topic=queue.topic, partition=queue.id)
+        raise UsageError(
+            f"{queue} is not assigned to this consumer.",
+            topic=queue.topic,
+            partition=queue.id,
+            hint="`assignment` has its queues; a rebalance may have moved this one.",
+        )
     return assigned
 
 

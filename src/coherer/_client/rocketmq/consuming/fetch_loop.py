@@ -183,7 +183,9 @@ class FetchLoop:
             return
         except Exception as error:  # noqa: BLE001 - the loop must go on
             _log.exception("Unhandled error while pulling from %s", self._queue)
-            self.failed(ProtocolError(f"Processing a pull's answer failed: {error!r}."))
+            text = f"Processing a pull's answer failed: {error!r}."
+            topic, number = self._queue.topic, self._queue.id
+            self.failed(ProtocolError(text, topic=topic, partition=number))
             return
         if stuck:
             self._pause = self._loop.call_later(STUCK_MS / 1000, self._continue)

@@ -205,7 +205,11 @@ class Reader(Lifecycle):
         masters_only: bool = False,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
-            raise UsageError(f"A range cannot go from {offset} to {end}.")
+            raise UsageError(
+                f"A range cannot go from {offset} to {end}.",
+                topic=queue.topic,
+                partition=queue.id,
+            )
         if max_messages < 1:
             raise UsageError("A reader requests at least one message at a time.")
         self.partition = queue

@@ -55,6 +55,7 @@ from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
 from coherer.message import Message
 
+WRITABLE_HINT: Final = "`coherer topics describe` shows its queues, and which are writable."
 LOOPBACK: Final = "127.0.0.1"
 _DELAYS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 
@@ -232,6 +233,7 @@ class Sender:
                     "The topic has no writable queue.",
                     topic=topic,
                     code=ResponseCode.TOPIC_NOT_EXIST,
+                    hint=WRITABLE_HINT,
                 )
             selector = QueueSelector(self._targets(route), self._faults, queues=route.writable)
             await until_connected(
@@ -278,7 +280,9 @@ class Sender:
         if not selector.targets:
             if self._instance.routes.known(self.full_name(topic)) is None:
                 del self._selectors[topic]  # this client has deleted the topic: look it up again
-            raise UnavailableError("The topic has no writable queue.", topic=topic)
+            raise UnavailableError(
+                "The topic has no writable queue.", topic=topic, hint=WRITABLE_HINT
+            )
         if order_by is not None and queue is None:
             try:
                 queue = selector.queue_of_key(order_by)
@@ -290,8 +294,18 @@ class Sender:
             if target is not None:
                 return target, 0
             if queue in selector.queues:
-                raise UnavailableError(f"The master of {queue} is down.", topic=topic)
-            raise UsageError(f"{queue} is not writable, or does not exist.", topic=topic)
+                raise UnavailableError(
+                    f"The master of broker {queue.broker} is down.",
+                    topic=topic,
+                    partition=queue.id,
+                    hint="Without `queue` and `order_by`, messages go to other brokers meanwhile.",
+                )
+            raise UsageError(
+                f"{queue} is not writable, or does not exist.",
+                topic=topic,
+                partition=queue.id,
+                hint=WRITABLE_HINT,
+            )
         now = 0 if self._faults is None else int(self._loop.time() * 1000)
         return selector.next(now), self._options.retries
 
