@@ -27,6 +27,7 @@ LOOPS = {
     "_client/engine/connections.py::_sweep_at": ONCE,
     "_client/engine/sender.py::_connect": RETRIES,
     "_client/engine/sender.py::_send_later": ONCE,
+    "_client/engine/sender.py::_wait": ONCE,
     "_client/rocketmq/administration/topics.py::wait_usable": RETRIES,
     "_client/rocketmq/consuming/assigned_queue.py::_wake_later": ONCE,
     "_client/rocketmq/consuming/assignment.py::_acknowledged": RETRIES,

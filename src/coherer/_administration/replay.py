@@ -313,7 +313,7 @@ class _Replay:
             raise UnavailableError(
                 "No broker accepts messages for the topic.",
                 topic=topic,
-                hint="`coherer topics describe` shows its queues, and which are writable.",
+                hint="`coherer topics list` shows whether it is writable.",
             )
         return everywhere
 

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.metrics import ClientMetrics, ProducerMeter, meters_of
-from coherer._client.engine.sender import Bulk, SendReport, Sink, UnseenFailures, Window
-from coherer.errors import CohererError, UsageError, WindowFullError
+from coherer._client.engine.sender import (
+    BrokerSender,
+    Bulk,
+    SendReport,
+    Sink,
+    UnseenFailures,
+    Window,
+)
+from coherer._client.engine.tasks import Waiters
+from coherer.errors import CohererError, ConnectError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
 
 
@@ -104,6 +112,39 @@ def _texts(message: Message) -> Iterator[tuple[str, object]]:
 
 
 R = TypeVar("R", bound=Receipt)
+
+
+async def until_connected(
+    topic: str,
+    senders: Callable[[], Collection[BrokerSender[Any, Any]]],
+    changed: Waiters,
+    deadline: float,
+) -> None:
+    """Wait until a broker of a topic is connected.
+
+    Args:
+        topic: for the error.
+        senders: returns the senders of the topic's brokers.
+        changed: woken when a connection was opened or could not be opened.
+        deadline: by the loop's clock.
+
+    Raises:
+        ConnectError: none was connected in time.
+    """
+    try:
+        async with asyncio.timeout_at(deadline):
+            while not any(one.open for one in senders()):
+                await changed.wait()
+    except TimeoutError:
+        for one in senders():
+            if one.error is not None:
+                raise one.error from None
+        raise ConnectError(
+            "No broker of the topic could be reached.",
+            topic=topic,
+            hint="Are the brokers up? `coherer topics describe` names them.",
+        ) from None
+
 
 YIELD_EVERY: Final = 256
 """After this many encoded messages, `send_many` lets other tasks run and the messages leave."""

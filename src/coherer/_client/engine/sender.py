@@ -22,12 +22,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coherer._client.engine.connections import ServerConnection
 from coherer._client.engine.options import TIMEOUT_MS_MAX
-from coherer._client.engine.tasks import Waiters, backoff, cancel
+from coherer._client.engine.tasks import backoff, cancel
 from coherer._common import machine
 from coherer._common.logs import Log
 from coherer.errors import CohererError, ConnectError, SendManyError, UsageError
@@ -569,35 +569,3 @@ class BrokerSender(ABC, Generic[L, I]):
                 self._unsent(item)
             elif not self._reroute_item(item):
                 self._wait(item)
-
-
-async def until_connected(
-    topic: str,
-    senders: Callable[[], Collection[BrokerSender[Any, Any]]],
-    changed: Waiters,
-    deadline: float,
-) -> None:
-    """Wait until a broker of a topic is connected.
-
-    Args:
-        topic: for the error.
-        senders: returns the senders of the topic's brokers.
-        changed: woken when a connection was opened or could not be opened.
-        deadline: by the loop's clock.
-
-    Raises:
-        ConnectError: none was connected in time.
-    """
-    try:
-        async with asyncio.timeout_at(deadline):
-            while not any(one.open for one in senders()):
-                await changed.wait()
-    except TimeoutError:
-        for one in senders():
-            if one.error is not None:
-                raise one.error from None
-        raise ConnectError(
-            "No broker of the topic could be reached.",
-            topic=topic,
-            hint="Are the brokers up? `coherer topics describe` names them.",
-        ) from None

@@ -17,7 +17,13 @@ from typing import Final, overload
 from coherer import limits
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import TUBEMQ, meters_of
-from coherer._client.engine.producer import BaseProducer, body_of, encoding_error, message_topic
+from coherer._client.engine.producer import (
+    BaseProducer,
+    body_of,
+    encoding_error,
+    message_topic,
+    until_connected,
+)
 from coherer._client.engine.sender import (
     Bulk,
     CallbackSink,
@@ -27,7 +33,6 @@ from coherer._client.engine.sender import (
     Window,
     check_timeout,
     check_window,
-    until_connected,
 )
 from coherer._client.engine.tasks import Waiters, cancel
 from coherer._client.tubemq.cluster import Cluster, address_number

@@ -23,8 +23,13 @@ import msgspec
 from msgspec import structs
 
 from coherer._client.engine.arguments import check_value
-from coherer._client.engine.producer import body_of, encoding_error, message_topic
-from coherer._client.engine.sender import Sink, Window, until_connected
+from coherer._client.engine.producer import (
+    body_of,
+    encoding_error,
+    message_topic,
+    until_connected,
+)
+from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import Waiters, cancel
 from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.instance import Instance
@@ -55,7 +60,7 @@ from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
 from coherer.message import Message
 
-WRITABLE_HINT: Final = "`coherer topics describe` shows its queues, and which are writable."
+WRITABLE_HINT: Final = "`coherer topics list` shows whether the topic is writable."
 LOOPBACK: Final = "127.0.0.1"
 _DELAYS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 
@@ -304,7 +309,7 @@ class Sender:
                 f"{queue} is not writable, or does not exist.",
                 topic=topic,
                 partition=queue.id,
-                hint=WRITABLE_HINT,
+                hint="`coherer topics describe` shows its queues.",
             )
         now = 0 if self._faults is None else int(self._loop.time() * 1000)
         return selector.next(now), self._options.retries
