@@ -21,8 +21,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
+from coherer._client.engine.connections import ConnectionPool
 from coherer._client.engine.tasks import together
 from coherer._common.opened import opened
 from coherer._net import check_loop, running_loop
@@ -185,7 +186,8 @@ class BaseClient(ABC):
 
     _closing = False
 
-    def __init__(self) -> None:
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        self._pool = pool
         # Weak: a client may make many. Objects in use are referenced by their tasks.
         # A `WeakSet` has no order, in which a simulation would close them.
         opened(self, lambda one: one._connected())
@@ -216,7 +218,7 @@ class BaseClient(ABC):
         Raises:
             UsageError: the client was used in another event loop.
         """
-        self._check_loop()
+        self._pool.check_loop()
         if self._closing:  # it would take the connections away from what is still being closed
             return
         self._closing = True
@@ -227,20 +229,12 @@ class BaseClient(ABC):
                 await self._disconnect()
             finally:
                 self._closing = False
-                self._drop()
+                self._pool.drop()  # those that are left if `_disconnect` was cancelled
 
-    @abstractmethod
     def _connected(self) -> bool:
         """Whether there are connections; also called on a client whose `__init__` failed."""
-
-    @abstractmethod
-    def _check_loop(self) -> None:
-        """Check that this is the event loop that the client was first used in."""
+        return hasattr(self, "_pool") and self._pool.connected
 
     @abstractmethod
     async def _disconnect(self) -> None:
         """Leave the cluster, and close the connections."""
-
-    @abstractmethod
-    def _drop(self) -> None:
-        """Close the connections that are left if `_disconnect` was cancelled, without waiting."""

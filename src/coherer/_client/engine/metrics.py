@@ -191,20 +191,6 @@ class ProducerMeter:
         self._client_id = client_id
         self._labels: dict[str, Labels] = {}
 
-    def bulk(
-        self,
-        post_many: Callable[[Iterable[Message], Bulk], Awaitable[None]],
-        *,
-        receipts: bool,
-        unseen: UnseenFailures | None,
-    ) -> Bulk:
-        """Make a collector for the outcomes of a `send_many`."""
-        return MeteredBulk(self, post_many, receipts=receipts, unseen=unseen)
-
-    def sink(self, topic: str, count: int, sink: Sink) -> Sink:
-        """Wrap the sink that receives the outcome of a request, to measure it."""
-        return MeteredSink(self, topic, count, sink)
-
     def sent(self, topic: str, count: int, took_s: float, failed: Counter[str]) -> None:
         """Record an operation.
 

@@ -11,11 +11,18 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from coherer._client.engine.lifecycle import Lifecycle
-from coherer._client.engine.metrics import ClientMetrics, ProducerMeter, meters_of
+from coherer._client.engine.metrics import (
+    ClientMetrics,
+    MeteredBulk,
+    MeteredSink,
+    ProducerMeter,
+    meters_of,
+)
 from coherer._client.engine.sender import (
     BrokerSender,
     Bulk,
@@ -256,7 +263,7 @@ class BaseProducer(Lifecycle):
     def _bulk(self, *, receipts: bool) -> Bulk:
         """Make the collector of the outcomes of `send_many`."""
         self.check()
-        make = Bulk if self._meter is None else self._meter.bulk
+        make = Bulk if self._meter is None else partial(MeteredBulk, self._meter)
         return make(self._post_many, receipts=receipts, unseen=self._unseen)
 
     def _measure(
@@ -270,7 +277,7 @@ class BaseProducer(Lifecycle):
         """The sink of a request of one message or more; with metrics, one that measures it."""
         if self._meter is None:
             return sink
-        return self._meter.sink(message_topic(first), count, sink)
+        return MeteredSink(self._meter, message_topic(first), count, sink)
 
     async def _post_many(
         self,

@@ -109,10 +109,10 @@ class Client(BaseClient):
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        super().__init__()
         self._options = options
         self._memberships: Memberships = {}
         self._instance = Instance(options, self._memberships)
+        super().__init__(self._instance.pool)
         broker_requests.install(self._instance, self._memberships)
         self._rpc = BrokerRpc(self._instance)
 
@@ -314,14 +314,5 @@ class Client(BaseClient):
         self._instance.pool.check()
         return Admin(self._instance)
 
-    def _connected(self) -> bool:
-        return hasattr(self, "_instance") and self._instance.pool.connected
-
-    def _check_loop(self) -> None:
-        self._instance.pool.check_loop()
-
     async def _disconnect(self) -> None:
         await self._instance.close()
-
-    def _drop(self) -> None:
-        self._instance.pool.drop()

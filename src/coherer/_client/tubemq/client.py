@@ -61,9 +61,9 @@ class Client(BaseClient):
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        super().__init__()
         self._options = options
         self._cluster = Cluster(options)
+        super().__init__(self._cluster.pool)
         self._catalog: TopicCatalog | None = None
 
     def __repr__(self) -> str:
@@ -275,20 +275,11 @@ class Client(BaseClient):
         low, high = (await self.offsets(topic))[partition]
         return low if at == "earliest" else high
 
-    def _connected(self) -> bool:
-        return hasattr(self, "_cluster") and self._cluster.pool.connected
-
-    def _check_loop(self) -> None:
-        self._cluster.pool.check_loop()
-
     async def _disconnect(self) -> None:
         if self._catalog is not None:
             await self._catalog.close()
             self._catalog = None
         await self._cluster.pool.close()
-
-    def _drop(self) -> None:
-        self._cluster.pool.drop()
 
     def _topics(self) -> TopicCatalog:
         self._cluster.pool.check()
