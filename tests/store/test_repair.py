@@ -174,6 +174,31 @@ def found(store: Store) -> list[int]:
     return [len(store.by_key("tu"[n % 2], f"k{n}")) for n in range(COUNT)]
 
 
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("damage", "which"), [(cut, 0), (zero, 0), (cut, -1), (zero, -1), (Path.unlink, -1)]
+)
+def test_the_key_index_is_rebuilt_after_a_crash(
+    harness: Any, damage: Callable[[Path], None], which: int
+) -> None:
+    sizes = {"index_enabled": True, "index_slots": 64, "index_entries": 101}
+    store = harness.open(**sizes)
+    fill(harness, store, COUNT - 30)
+    store.flush_queues()
+    fill(harness, store, 30, begin=COUNT - 30)
+    image = harness.crash()
+    damage(index_files(image)[which])
+    again = harness.open(image, **sizes)
+    assert found(again) == [1] * COUNT
+    assert [text for text in again.recovery.repaired if "key index" in text]
+    again.close()
+    third = harness.open(image, **sizes)
+    assert (third.recovery.repaired, found(third)) == ((), [1] * COUNT)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -38,6 +38,9 @@ class KeyIndex:
 
     Args:
         pending_max: how many keys may wait in memory; then appends write them or fail.
+
+    Attributes:
+        is_lost: whether `load` did not find all files with keys that the checkpoint covers.
     """
 
     def __init__(
@@ -52,22 +55,30 @@ class KeyIndex:
         self._pending = IndexKeys([], [], [])
         self._guard = threading.RLock()
         self._has_new_names = True  # perhaps, of a process that was killed
+        self.is_lost = False
         self._end_ms = 0
 
     def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
         """Find the files; restore entries before the checkpoint. Return notes for the report."""
         notes: list[str] = []
         self._end_ms = checkpoint.index_ms
+        newest = 0 if clean or checkpoint.offset is None else checkpoint.index_file
+        expected = {newest} - {0}
         for name in self._files.names(self._directory):
             if not name.isdecimal():
                 continue
             file = IndexFile(self._files, self._directory / name, self._slots, self._entries)
-            if not file.load():
+            if not file.load() or (file.number <= newest and not file.end_ms):
                 notes.append(f"index file {name} is not used: its size or header is wrong")
+                if file.number <= newest:
+                    expected.add(file.number)
+                    self._files.remove(file.path)
             elif clean or self._keep(file, checkpoint):
                 self._index_files.append(file)
+                expected.discard(file.number)
             else:
                 self._files.remove(file.path)
+        self.is_lost = bool(expected)
         return notes
 
     def _keep(self, file: IndexFile, checkpoint: Checkpoint) -> bool:

@@ -460,9 +460,10 @@ def recover(
         known = inventories.load(files, directory / inventories.FILE, checkpoint)
     comparison = inventories.Comparison(known)
     queues.load(None if known is None else known.file_bytes, comparison.check)
-    reindex = index is not None and known is not None and not index.matches(known.index)
-    if reindex and index is not None and known is not None:
-        index.reset(known.index)
+    known_index = () if known is None else known.index
+    reindex = index is not None and (index.is_lost or not index.matches(known_index))
+    if reindex and index is not None:
+        index.reset(known_index)
     replayer = Replayer(
         queues,
         index,
