@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coherer._store import Draft, Store, StoreOptions
+from coherer._store.config_files import unsealed
 from coherer.cli.main import app
 from tests.copies import copy_tree
 
@@ -124,7 +125,24 @@ def test_repairable_damage_is_repaired(directory: Path, damage: Callable[[Path],
         assert store.queue_range("flights", 1) == (0, COUNT // 4)
         assert len(store.by_key("flights", "k1")) == 1
     if damage is break_topics:
-        assert (directory / "config/topics.json").read_bytes() == b'{"topicConfigTable":{}}'
+        saved = (directory / "config/topics.json").read_bytes()
+        assert unsealed(saved) == b'{"topicConfigTable":{}}'
+
+
+@pytest.mark.parametrize("is_store", [True, False])
+def test_a_damaged_history_is_reported(directory: Path, is_store: bool) -> None:
+    """The next start gives the directory a new id, and the next backup refuses it."""
+    if not is_store:
+        for name in ("commitlog", "consumequeue"):
+            shutil.rmtree(directory / name)
+        (directory / "checkpoint").unlink()
+    (directory / "history.json").write_bytes(b'{"ie":"0"}')
+    result = verify(directory)
+    assert result.exit_code == 3
+    assert "history.json cannot be read" in " ".join(result.stdout.split())
+    assert "gives the directory a new id" in " ".join(result.stdout.split())
+    assert verify(directory, "--repair").exit_code == 0
+    assert verify(directory).exit_code == 0
 
 
 def test_filters_that_consumers_restore_are_not_lost(directory: Path) -> None:

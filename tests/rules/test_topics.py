@@ -114,7 +114,7 @@ def test_the_groups_file_is_rocketmqs() -> None:
     assert "g" not in again
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"topicConfigTable":{"a":1}}'])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"topicConfigTable":{"a":1}}'])
 def test_damaged_topic_files_raise(data: bytes) -> None:
     with pytest.raises(DamagedStoreError, match=r"topics\.json"):
         TopicTable.load(data)

@@ -9,6 +9,7 @@ import pytest
 
 from coherer._server.node.node import Node
 from coherer._store import Draft
+from coherer._store.config_files import unsealed
 from coherer.errors import DamagedStoreError, UsageError
 from tests.server.node_harness import options
 
@@ -19,7 +20,7 @@ async def start_and_stop(directory: Path, **changes: object) -> None:
 
 
 def identity(directory: Path) -> object:
-    return json.loads((directory / "config/identity.json").read_text())
+    return json.loads(unsealed((directory / "config/identity.json").read_bytes()))
 
 
 async def test_the_first_start_writes_down_whose_directory_it_is(tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ async def test_another_broker_is_refused_with_a_hint(
     assert option in str(refused.value)
     assert identity(tmp_path) == before
     (tmp_path / "config/identity.json").unlink()
+    (tmp_path / "config/identity.json.bak").unlink()
     await start_and_stop(tmp_path, **changes)
     assert identity(tmp_path) != before
 
@@ -65,6 +67,22 @@ async def test_a_protocol_enabled_later_adds_its_names(tmp_path: Path) -> None:
         "clusterName": "DefaultCluster",
         "brokerName": "b",
     }
+
+
+async def test_the_file_is_there_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also in a directory of an older version. It is never written again."""
+    await start_and_stop(tmp_path)
+    path = tmp_path / "config/identity.json"
+    whole = path.read_bytes()
+    path.with_name("identity.json.bak").unlink()
+    await start_and_stop(tmp_path)
+    assert path.with_name("identity.json.bak").read_bytes() == whole
+    path.write_bytes(whole.replace(b"broker-a", b"broker-c"))
+    await start_and_stop(tmp_path)
+    assert path.read_bytes() == whole
+    assert "identity.json cannot be read (its checksum is wrong" in caplog.text
 
 
 FILES = [

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coherer._store.files import OsFiles
-from coherer.errors import StoreError, UsageError
+from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 
 def test_save_keeps_the_previous_version(harness: Any) -> None:
@@ -90,6 +91,7 @@ def test_a_save_that_a_crash_interrupted_leaves_nothing_behind(harness: Any) -> 
     store = harness.open()
     config = harness.directory / "config"
     store.save_config("topics.json", b"1")
+    (config / "topics.json.bak").unlink()
     (config / "topics.json.bak").hardlink_to(config / "topics.json")
     (config / "topics.json.bak.tmp").write_bytes(b"")
     store.save_config("topics.json", b"2")
@@ -108,6 +110,95 @@ def test_a_file_system_without_second_names_gets_a_copy(harness: Any, monkeypatc
     store.save_config("topics.json", b"2")
     assert store.load_config("topics.json") == b"2"
     assert (harness.directory / "config" / "topics.json.bak").read_bytes() == b"1"
+
+
+TABLE = b'{"offsetTable":{"t@g":{0:1007}}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "before"),
+    [
+        ("consumerOffset.json", TABLE, TABLE.replace(b"1007", b"1000")),
+        ("broker.properties", b"brokerPermission=6\n", b"brokerPermission=4\n"),
+        ("kvConfig.json", b"{}", b"{ }"),
+    ],
+)
+def test_a_bit_that_flips_gives_no_other_content(
+    harness: Any, name: str, data: bytes, before: bytes
+) -> None:
+    """Also if the file can still be parsed. Without it, the node would go on with the changed one."""
+    store = harness.open()
+    store.save_config(name, before)
+    store.save_config(name, data)
+    path: Path = harness.directory / "config" / name
+    saved = path.read_bytes()
+    for bit in range(len(saved) * 8):
+        changed = bytearray(saved)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        found = store.load_config(name)
+        # A mark of the checksum that is damaged looks like a part of a file by another program.
+        assert found in (data, before) or (found == bytes(changed) and data[1:] in found)
+    path.write_bytes(saved)
+    assert store.load_config(name) == data
+
+
+def test_a_file_of_another_program_has_no_checksum(harness: Any) -> None:
+    store = harness.open()
+    path: Path = harness.directory / "config" / "topics.json"
+    path.write_bytes(b'{"topicConfigTable":{}}')
+    assert store.load_config("topics.json") == b'{"topicConfigTable":{}}'
+
+
+def test_the_first_version_is_there_twice(harness: Any) -> None:
+    store = harness.open()
+    store.save_config("topics.json", b"{}")
+    path: Path = harness.directory / "config" / "topics.json"
+    assert not path.samefile(path.with_name("topics.json.bak"))
+    path.write_bytes(b'{"edited":1}')
+    assert store.load_config("topics.json") == b'{"edited":1}'
+    path.write_bytes(b'{"checksum":"00000000"}')
+    assert store.load_config("topics.json") == b"{}"
+
+
+def test_a_damaged_file_is_kept(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store = harness.open()
+    for data in (b'{"n":1}', b'{"n":2}'):
+        store.save_config("topics.json", data)
+    path: Path = harness.directory / "config" / "topics.json"
+    edited = path.read_bytes().replace(b"2", b"3")
+    path.write_bytes(edited)
+    assert store.load_config("topics.json") == b'{"n":1}'
+    assert "if you have edited the file, remove the checksum" in caplog.text
+    store.save_config("topics.json", b'{"n":4}')
+    assert store.load_config("topics.json") == b'{"n":4}'
+    assert path.with_name("topics.json.damaged").read_bytes() == edited
+    path.unlink()
+    assert store.load_config("topics.json") == b'{"n":1}'
+
+
+@pytest.mark.parametrize("names", [["topics.json"], ["topics.json", "topics.json.bak"]])
+def test_an_empty_file_is_not_a_missing_one(harness: Any, names: list[str]) -> None:
+    store = harness.open()
+    for name in names:
+        (harness.directory / "config" / name).write_bytes(b"")
+    with pytest.raises(DamagedStoreError, match=r"topics\.json is empty, and there is no valid"):
+        store.load_config("topics.json")
+
+
+def test_a_full_disk_has_room_for_the_first_version_only(harness: Any) -> None:
+    class OneFile(OsFiles):
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            if list((harness.directory / "config").glob("topics.json")):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write(handle, data, offset)
+
+    store = harness.open(files=OneFile())
+    store.save_config("topics.json", b"{}")
+    assert store.load_config("topics.json") == b"{}"
+    config = harness.directory / "config"
+    assert [path.name for path in config.iterdir()] == ["topics.json"]
+    shutil.rmtree(config)  # so that the store can write when it is closed
 
 
 def test_os_errors_are_translated(harness: Any) -> None:

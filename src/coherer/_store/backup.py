@@ -76,7 +76,7 @@ from coherer._store.backup_files import (
 )
 from coherer._store.backup_queues import LogView, find_lost_entry
 from coherer._store.checkpoint import CHECKPOINT_BYTES, Checkpoint
-from coherer._store.config_files import PREVIOUS
+from coherer._store.config_files import PREVIOUS, unsealed
 from coherer._store.files import (
     Files,
     OsFiles,
@@ -321,7 +321,7 @@ class _Backup:
     def _attempt(self, *, accounts: bool, everything: bool) -> Manifest | None:
         """Copy everything once; None if a topic was deleted meanwhile."""
         source = self._source
-        history, owner = load_history(source), _text(source / _IDENTITY)
+        history, owner = load_history(source), _owner(source / _IDENTITY)
         held = self._check(history, owner, everything=everything)
         stored = [
             self._copy(path, last=False)
@@ -700,8 +700,8 @@ def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def _text(path: Path) -> str:
+def _owner(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        return unsealed(path.read_bytes()).decode()
+    except (FileNotFoundError, ValueError):  # a damaged file names nobody
         return ""

@@ -4,17 +4,25 @@ Invariants:
 
 * One rename replaces a file. So a saved file always exists, with its old or its new content, even
   for a backup that is taken meanwhile and after a power cut.
-* `.bak` is a second name of the previous content, and of the current one between two renames.
+* `.bak` is a second name of the previous content, and of the current one between two renames. The
+  first version of a file has a copy there.
+* A saved file has a checksum, where its format has a place that other readers pass over: a key of
+  a JSON object, a comment of a property file. If a bit flips, the file does not count, whether or
+  not it can still be parsed. Files without a checksum are Java's, or an older version's.
+* A damaged file is not overwritten: it stays as `.damaged`.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from coherer._common.checksum import crc32
 from coherer._common.logs import Log
 from coherer._common.paths import child
 from coherer._store.files import Files, translate_os_errors
@@ -23,6 +31,11 @@ from coherer.errors import DamagedStoreError
 PREVIOUS: Final = ".bak"
 """Ends the name of the previous version of a file. It is used if the file is missing, empty or
 invalid."""
+
+DAMAGED: Final = ".damaged"
+"""Ends the name of a damaged file that was replaced."""
+
+_SEAL: Final = re.compile(rb'(\{)"checksum":"([0-9a-f]{8})",?|()#checksum=([0-9a-f]{8})\n')
 
 T = TypeVar("T")
 
@@ -36,11 +49,41 @@ class ConfigProblem(NamedTuple):
     repairable: bool
 
 
+def _sealed(name: str, data: bytes) -> bytes:
+    """Return the content of a file with its checksum, if its format has a place for one."""
+    number = b"%08x" % crc32(data)
+    if data.startswith(b"{"):
+        comma = b"" if data[1:].lstrip().startswith(b"}") else b","
+        return b'{"checksum":"' + number + b'"' + comma + data[1:]
+    return b"#checksum=" + number + b"\n" + data if name.endswith(".properties") else data
+
+
+def unsealed(content: bytes) -> bytes:
+    r"""Return the content of a file without its checksum.
+
+    Raises:
+        ValueError: the checksum is wrong.
+
+    >>> unsealed(b'{"checksum":"561bacaf","a":1}'), unsealed(b'{"a":1}')
+    (b'{"a":1}', b'{"a":1}')
+    """
+    found = _SEAL.match(content)
+    if found is None:
+        return content
+    brace, of_json, _, of_text = found.groups()
+    data = (brace or b"") + content[found.end() :]
+    if crc32(data) != int(of_json or of_text, 16):
+        raise ValueError(
+            "its checksum is wrong; if you have edited the file, remove the checksum from it, too"
+        )
+    return data
+
+
 def _find_problem(content: bytes, parse: Callable[[bytes], object], absent: str) -> str:
     if not content:
         return absent
     try:
-        parse(content)
+        parse(unsealed(content))
     except Exception as error:  # noqa: BLE001 - a damaged file may hold anything
         return f"cannot be read ({error})"
     return ""
@@ -76,12 +119,13 @@ class ConfigFiles:
         path = self._path(name)
         with self._guard, translate_os_errors(f"read {name}"):
             contents = self._content(path), self._content(self._backup(path))
-        wrong = "is empty" if self._files.exists(path) else "is missing"
+            exists = self._files.exists(path), self._files.exists(self._backup(path))
+        wrong = "is empty" if exists[0] else "is missing"
         for content, where in zip(contents, (path, self._backup(path)), strict=True):
             if not content:
                 continue
             try:
-                found = parse(content)
+                found = parse(unsealed(content))
             except Exception as error:  # noqa: BLE001 - a damaged file may hold anything
                 wrong = f"cannot be read ({error})"
                 continue
@@ -96,7 +140,7 @@ class ConfigFiles:
                     name,
                 )
             return found
-        if any(contents):
+        if any(exists):
             raise DamagedStoreError(
                 f"{path} {wrong}, and there is no valid previous version.",
                 hint=f"Restore a copy of {name}. Without a copy, remove it and "
@@ -105,14 +149,13 @@ class ConfigFiles:
         return None
 
     def load(self, name: str) -> bytes | None:
-        """Return the content of a file; None if it does not exist.
+        """Return the content of a file, or of its `.bak`; None if neither exists.
 
         Raises:
+            DamagedStoreError: the content is invalid.
             StoreError: it cannot be read.
         """
-        path = self._path(name)
-        with self._guard, translate_os_errors(f"read {name}"):
-            return self._content(path) or self._content(self._backup(path)) or None
+        return self.read(name, bytes)
 
     def check(self, name: str, parse: Callable[[bytes], object]) -> ConfigProblem | None:
         """Return the problem of a file; None if it is valid or missing.
@@ -126,10 +169,9 @@ class ConfigFiles:
         path = self._path(name)
         with self._guard, translate_os_errors(f"read {name}"):
             content, previous = self._content(path), self._content(self._backup(path))
-        wrong = _find_problem(
-            content, parse, "is empty" if self._files.exists(path) else "is missing"
-        )
-        if not wrong or not (content or previous):
+            exists = self._files.exists(path), self._files.exists(self._backup(path))
+        wrong = _find_problem(content, parse, "is empty" if exists[0] else "is missing")
+        if not wrong or not any(exists):
             return None
         return ConfigProblem(
             wrong, repairable=bool(previous) and not _find_problem(previous, parse, "")
@@ -145,7 +187,22 @@ class ConfigFiles:
         with translate_os_errors(f"restore {name}"):
             content = self._content(self._backup(path))
         self._damaged.add(name)
-        self.save(name, content)
+        self.save(name, unsealed(content))
+
+    def keep_twice(self, name: str) -> None:
+        """Write a file that was read once more if it is damaged or has no previous version.
+
+        Call it for a file that hardly ever changes.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        path = self._path(name)
+        if name in self._damaged:
+            self.restore(name)
+        elif self._files.exists(path) and not self._files.exists(self._backup(path)):
+            with self._guard, translate_os_errors(f"write {name}"):
+                self._copy(path)
 
     def remove(self, name: str) -> None:
         """Remove a file and its previous version.
@@ -170,22 +227,36 @@ class ConfigFiles:
         new = path.with_name(path.name + ".tmp")
         with self._guard, translate_os_errors(f"write {name}"):
             try:
-                self._write(new, data)
-                if name not in self._damaged and self._files.exists(path):
-                    self._keep_previous(path)
+                self._write(new, _sealed(name, data))
+                if self._files.exists(path):
+                    self._keep(path, DAMAGED if name in self._damaged else PREVIOUS)
                 self._files.replace(new, path)
                 self._files.sync_directory(self._directory)
                 self._damaged.discard(name)
             except OSError:
                 self._files.remove(new)
                 raise
+            if not self._files.exists(self._backup(path)):
+                with suppress(OSError):  # the file is saved; the next version keeps this one
+                    self._copy(path)
 
-    def _keep_previous(self, path: Path) -> None:
+    def _keep(self, path: Path, ending: str) -> None:
+        """Give a file a second name."""
         second = path.with_name(path.name + ".bak.tmp")
         self._files.remove(second)
         self._files.link(path, second)
-        self._files.replace(second, self._backup(path))
+        self._files.replace(second, path.with_name(path.name + ending))
         self._files.remove(second)  # if both were names of one file, nothing was renamed
+
+    def _copy(self, path: Path) -> None:
+        """Write the content of a file once more, as its previous version."""
+        second = path.with_name(path.name + ".bak.tmp")
+        try:
+            self._write(second, self._content(path))
+            self._files.replace(second, self._backup(path))
+        except OSError:
+            self._files.remove(second)
+            raise
 
     def _path(self, name: str) -> Path:
         return child(self._directory, name, "configuration file")

@@ -292,6 +292,4 @@ class OffsetTable:
 
 
 class _File(msgspec.Struct):
-    offsets: dict[str, dict[int, int]] = msgspec.field(
-        name="offsetTable", default_factory=dict[str, dict[int, int]]
-    )
+    offsets: dict[str, dict[int, int]] = msgspec.field(name="offsetTable")

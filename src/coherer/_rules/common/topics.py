@@ -399,7 +399,7 @@ class TopicTable:
         read = parse_file("topics.json", data, TopicsFile, loads)
         table = cls(
             convert(entry.given() | {"name": name}, Topic)
-            for name, entry in (read.topics or {}).items()
+            for name, entry in read.topics.items()
             if entry is not None
         )
         table.version = read.version or DataVersion()
@@ -509,13 +509,11 @@ class TopicEntry(msgspec.Struct, rename="camel", omit_defaults=True):
         }
 
 
-class TopicsFile(msgspec.Struct):
+class TopicsFile(msgspec.Struct, kw_only=True):
     """The content of the file."""
 
     version: DataVersion | None = msgspec.field(name="dataVersion", default=None)
-    topics: dict[str, TopicEntry | None] | None = msgspec.field(
-        name="topicConfigTable", default=None
-    )
+    topics: dict[str, TopicEntry | None] = msgspec.field(name="topicConfigTable")
 
 
 def write_file(version: DataVersion, lines: Sequence[bytes]) -> bytes:

@@ -240,4 +240,4 @@ class DelayPositions:
 
 
 class _File(msgspec.Struct):
-    offsets: dict[int, int] = msgspec.field(name="offsetTable", default_factory=dict[int, int])
+    offsets: dict[int, int] = msgspec.field(name="offsetTable")

@@ -130,9 +130,8 @@ class GroupTable:
 
     def dump(self) -> bytes:
         """The file's content."""
-        return msgspec.json.format(
-            msgspec.json.encode(_File(self.version, dict(sorted(self._groups.items())))), indent=1
-        )
+        file = _File(version=self.version, groups=dict(sorted(self._groups.items())))
+        return msgspec.json.format(msgspec.json.encode(file), indent=1)
 
     @classmethod
     def load(
@@ -159,11 +158,9 @@ class GroupTable:
             changed()
 
 
-class _File(msgspec.Struct):
+class _File(msgspec.Struct, kw_only=True):
     version: DataVersion = msgspec.field(name="dataVersion", default_factory=DataVersion)
-    groups: dict[str, Group] = msgspec.field(
-        name="subscriptionGroupTable", default_factory=dict[str, Group]
-    )
+    groups: dict[str, Group] = msgspec.field(name="subscriptionGroupTable")
 
 
 _SCHEDULE_QUEUES = 18

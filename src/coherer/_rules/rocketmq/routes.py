@@ -437,4 +437,4 @@ class KeyValueTable:
 
 
 class _KeyValueFile(msgspec.Struct, rename={"table": "configTable"}):
-    table: dict[str, dict[str, str]] = {}
+    table: dict[str, dict[str, str]]

@@ -74,7 +74,7 @@ def check_owner(found: Identity | None, options: NodeOptions) -> None:
             raise UsageError(
                 f"The directory {options.directory} belongs to {kind} {before}, not to {wanted}.",
                 hint=f"Start it with {option} {before}, or use another directory. To turn it into "
-                f"{kind} {wanted}, delete config/{IDENTITY_FILE} in it first.",
+                f"{kind} {wanted}, delete config/{IDENTITY_FILE} and its .bak in it first.",
             )
 
 

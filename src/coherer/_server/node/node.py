@@ -473,7 +473,13 @@ class Node:
         )
         for trouble in problems:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
-        claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
+
+        def save(identity: bytes) -> None:
+            store.flush()  # before every file of `config/`
+            config.save(IDENTITY_FILE, identity)
+
+        claim(owner, options, save)
+        config.keep_twice(IDENTITY_FILE)
         core = Core(
             store,
             self._message_now_ms,
