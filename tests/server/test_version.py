@@ -21,6 +21,9 @@ def test_a_node_writes_the_version(tmp_path: Path, roles: set[str]) -> None:
         pass
     found = json.loads((tmp_path / "version.json").read_bytes())
     assert found == {"format": FORMAT, "coherer": __version__}
+    (tmp_path / "version.json").write_bytes(b'{"formau":1}')
+    with pytest.raises(DamagedStoreError, match="format"):
+        check_version(tmp_path)
     (tmp_path / "version.json").unlink()  # as an older version, or a Java broker, leaves it
     with embedded_node(tmp_path, roles=frozenset(roles)):
         assert check_version(tmp_path).format == FORMAT

@@ -26,10 +26,12 @@ from coherer._server.tubemq.master.state import check_saved
 from coherer._store import OsFiles, Store, StoreOptions, power_cuts
 from coherer._store.backup_files import is_backup
 from coherer._store.config_files import ConfigFiles, ConfigProblem
+from coherer._store.files import translate_os_errors
+from coherer._store.history import HISTORY_FILE, ensure_history, load_history
 from coherer._store.restore import verify_backup
 from coherer._store.verify import LOST, Problem, VerifyReport, verify_store
 from coherer._wire.rocketmq import fastjson, java_properties
-from coherer.errors import UsageError
+from coherer.errors import DamagedStoreError, UsageError
 
 CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     TOPICS_FILE: partial(TopicTable.load, loads=fastjson.loads),
@@ -80,7 +82,18 @@ def verify(directory: Path) -> VerifyReport:
         for name, parse in CONFIG_FILES.items()
         if (flaw := files.check(name, parse)) is not None
     ]
+    problems += _problems_of_history(directory)
     return msgspec.structs.replace(found, problems=[*found.problems, *problems])
+
+
+def _problems_of_history(directory: Path) -> list[Problem]:
+    with translate_os_errors(f"read {directory / HISTORY_FILE}"):
+        try:
+            load_history(directory)
+        except DamagedStoreError as error:
+            outcome = "the next start gives the directory a new id, and its backups begin anew"
+            return [Problem(part="config", where=HISTORY_FILE, what=error.text, outcome=outcome)]
+    return []
 
 
 def _problem(name: str, flaw: ConfigProblem) -> Problem:
@@ -109,6 +122,8 @@ def repair(directory: Path) -> None:
     if _has_store(directory):
         options = StoreOptions(verify_bytes=_WHOLE_LOG_BYTES)
         Store.open(directory, options, now_ms=lambda: machine.wall_ns() // 1_000_000).close()
+    else:
+        ensure_history(OsFiles(), directory)
     files = ConfigFiles(OsFiles(), directory / "config")
     for name, parse in CONFIG_FILES.items():
         flaw = files.check(name, parse)

@@ -40,7 +40,7 @@ class Version(msgspec.Struct, frozen=True):
         coherer: the version of Coherer that wrote it, for people.
     """
 
-    format: int = 0
+    format: int
     coherer: str = ""
 
 
@@ -60,7 +60,7 @@ def check_version(directory: Path) -> Version:
         )
     path = directory / VERSION_FILE
     if not path.is_file():
-        return Version()
+        return Version(0)
     with translate_os_errors(f"read {path}"):
         data = path.read_bytes()
     try:
