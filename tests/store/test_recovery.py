@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import shutil
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from coherer._record.layout import decode, encode, spans
 from coherer._store import DamagedRange, Store, checkpointer
 from coherer._store.checkpoint import Checkpoint
-from coherer.errors import DamagedStoreError
+from coherer.errors import DamagedStoreError, StoreError
 from tests.copies import copy_tree
 from tests.power import Unknown
 
@@ -391,6 +393,62 @@ def test_a_missing_file_makes_no_long_gap(harness: Any, monkeypatch: pytest.Monk
     again = harness.open(image)
     assert again.recovery.repaired
     assert 60 <= again.append([harness.draft(60)])[0].queue_offset <= 63
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_damaged_end_is_remembered_if_the_disk_is_full_at_the_start(
+    harness: Any, full_files: Any, tmp_path: Path, flush: str, *, appends: bool
+) -> None:
+    """Readers have seen the message that is cut off: no other one may get its offset. And none that
+    is stored behind the gap may be lost."""
+    store = harness.open(flush=flush)
+    fill(harness, store, 10)
+    store.flush_queues()
+    (last,) = store.append([harness.draft(10)])
+    store.flush()
+    damaged = harness.crash()
+    flip(damaged, last.physical_offset + 100)
+    for step in itertools.count():
+        image, later = tmp_path / f"image{step}", tmp_path / f"later{step}"
+        copy_tree(damaged, image)
+        kept = list[int]()
+        full_files.fail_at = step
+        with suppress(StoreError):
+            again = harness.open(image, files=full_files, flush=flush)
+            if appends:
+                kept += [one.queue_offset for one in again.append([harness.draft(11)])]
+                again.flush()
+        copy_tree(image, later)  # the process is killed
+        third = harness.open(later, flush=flush)
+        assert [at for at, text in harness.labels(third).items() if text == "t/0/11"] == kept
+        kept += [one.queue_offset for one in third.append([harness.draft(12)])]
+        assert min(kept) > last.queue_offset
+        if full_files.fail_at is not None:
+            break
+        assert step < 1_000
+
+
+def test_what_is_replayed_stays_reserved_if_it_cannot_be_written(
+    harness: Any, full_files: Any
+) -> None:
+    """The process is killed, the disk is full at the next start, and then the power fails. Queues
+    continue behind the offsets that they had after the checkpoint: of both processes."""
+    store = harness.open()
+    store.append([harness.draft(0)])
+    store.flush_queues()
+    for n in range(1, 1_001):
+        store.append([harness.draft(n)])
+    image = harness.crash()
+    before = Checkpoint.decode((image / "checkpoint").read_bytes())
+    full_files.free_sectors = 0
+    again = harness.open(image, files=full_files)
+    assert any("The disk is full" in note for note in again.recovery.notes)
+    full_files.free_sectors = 4
+    (last,) = again.append([harness.draft(1_001)])
+    after = Checkpoint.decode((image / "checkpoint").read_bytes())
+    assert after.offset == before.offset
+    assert after.reserve > last.queue_offset - 1
 
 
 def test_a_damaged_time_is_given_to_no_other_message(harness: Any) -> None:

@@ -85,6 +85,7 @@ class Checkpointer:
         self._is_replica = replica
         self._reserve = Reserve() if replica or not show_durable else None
         self._failed = ""
+        self._has_new_gap = False  # no checkpoint has it yet
         # The boot before a power cut, until the checkpoint has passed what it tore: the next start
         # must see the power cut, too.
         self._lost_boot: bytes | None = None
@@ -122,15 +123,32 @@ class Checkpointer:
             self.gaps = with_gap(self.gaps, Gap(found.offset, end, entries))
         elif unknown_bytes and not self._is_replica:
             entries = min(-(-unknown_bytes // RECORD_BYTES_MIN), DAMAGED_MAX)
-            self.gaps = with_gap(self.gaps, Gap(end, end, entries))
-        self._published = (end, store_ms, 0)
+            gap = Gap(end, end, entries)
+            if gap not in self.gaps:  # the last start may have cut nothing off
+                self.gaps = with_gap(self.gaps, gap)
+                self._has_new_gap = True
+        growth = 0
+        if self._reserve is not None and not lost_power:
+            # What was replayed counts, too, until a checkpoint covers it.
+            growth = self._reserve.growth = self._reserve.limit = found.reserve
+        self._published = (end, store_ms, growth)
+
+    def save_gap(self) -> None:
+        """Write down the gap that damage has left, if there is a new one.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        if self._has_new_gap:
+            self._extend(0)
 
     def claim(self, queues: Sequence[ConsumeQueue]) -> None:
         """Let queues grow by their new entries, before a batch is written. Only for the writer.
 
         Raises:
-            StoreError: the reserve of queue offsets could not be extended.
+            StoreError: the reserve of queue offsets, or a gap, could not be written.
         """
+        self.save_gap()
         reserve = self._reserve
         if reserve is None or not queues:
             return
@@ -184,6 +202,7 @@ class Checkpointer:
             )
             self._file.save(checkpoint)
         self.checkpoint = checkpoint
+        self._has_new_gap = False
         if reserve is not None:
             with self._guard:
                 reserve.limit, reserve.covered = limit, covered

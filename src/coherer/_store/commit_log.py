@@ -186,8 +186,7 @@ class CommitLog:
         if self._failed:
             raise StoreError(self._failed, hint="Check the disk, then restart the node.")
         before = self.end
-        if self._has_garbage:
-            self.cut(before)
+        self.cut_rest()
         try:
             for offset, data in chunks:
                 segment = self.segment_at(offset)
@@ -241,6 +240,19 @@ class CommitLog:
     def show(self, end: int) -> None:
         """Let readers see the log up to `end`."""
         self.shown = end
+
+    def keep_rest(self) -> None:
+        """Leave what is after the end until `cut_rest` or the next write."""
+        self._has_garbage = True
+
+    def cut_rest(self) -> None:
+        """Remove what `keep_rest` has left.
+
+        Raises:
+            StoreError: a file could not be cut.
+        """
+        if self._has_garbage:
+            self.cut(self.end)
 
     def withdraw(self, end: int) -> None:
         """Undo writes after `end`, now or before the next write."""

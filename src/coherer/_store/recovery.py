@@ -9,9 +9,10 @@ that everything before an offset X is on the disk. So:
 2. The log is scanned from `verify_bytes` before X, from the start of a record. Records before X are
    verified, also against their queue entries (the checksum covers only the body). Records from X on
    are verified and *replayed*: they get queue entries and keys.
-3. The log ends where no valid record follows, but not before X. The rest is cut off. Damage that is
-   followed by valid records stays, is reported, and is skipped by every reader. In the queues
-   blanks replace the damaged messages, so that later messages keep their offsets.
+3. The log ends where no valid record follows, but not before X. The rest is cut off, once the
+   checkpoint has the gap in queue offsets that it leaves: a later start would not find it. Damage
+   that is followed by valid records stays, is reported, and is skipped by every reader. In the
+   queues blanks replace the damaged messages, so that later messages keep their offsets.
 4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), are
    rebuilt from the log; so is the key index.
 5. A queue's `min` is its first entry whose record is still in the log.
@@ -544,7 +545,7 @@ class Recovery:
         suspects, last_ms = self._scan(scanner, replayer, replay_from)
         torn = scanner.torn_bytes()
         if torn or any(segment.begin > scanner.end for segment in log.segments):
-            log.cut(scanner.end)
+            log.keep_rest()
         log.finish_recovery(scanner.end, trusted, last_ms)
         for queue in list(self._queues.values()):
             self._trim(queue)

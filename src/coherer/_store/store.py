@@ -259,6 +259,9 @@ class Store:
             unknown_bytes=found.report.unknown_bytes(lost_power=lost_power),
         )
         self._log.damage = found.report.damage
+        with suppress(StoreFullError):  # the next write tries again
+            self._checkpointer.save_gap()
+            self._log.cut_rest()
         cuts = power_cuts.update(known, found.report)
         self._unsaved_cuts = None if cuts == known else power_cuts.dump(cuts)
         if found.has_changes or self._checkpointer.has_changed:
@@ -831,6 +834,8 @@ class Store:
         try:
             try:
                 self._drop_last_gaps()
+                self._checkpointer.save_gap()
+                self._log.cut_rest()
                 self._write_checkpoint()
             except StoreFullError as error:
                 self.close_error = error.text
