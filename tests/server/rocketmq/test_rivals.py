@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from coherer._record.ids import decode_offset_id
 from coherer._rules.rocketmq.routes import BrokerRegistration, RouteTable
 from coherer._server.node.node import Node
 from coherer._server.rocketmq.broker import registration as registering
 from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer.testing import ManualClock
 from tests.server.node_harness import options
-from tests.server.rocket_harness import Client, pull_fields, send_fields
+from tests.server.rocket_harness import Client, pull_fields, running, send_fields
 from tests.waiting import until
 
 
@@ -71,6 +73,36 @@ async def test_an_old_master_that_comes_back_serves_nothing(
         async with asyncio.timeout(20):
             await old.ready()
         assert await codes(old) == [0, 0, 0]
+
+
+async def test_beside_another_master_nothing_that_waits_is_stored(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Delayed messages, and the ends of transactions. The other master has them, and stores them."""
+    async with running(tmp_path, clock) as harness:
+        client = await harness.dial()
+        assert (await client.send(b"late", i="DELAY\x011")).code == 0
+        properties = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x010A"
+        half = await client.send(b"half", f=4, i=properties)
+        end = {
+            "producerGroup": "producers",
+            "tranStateTableOffset": half.fields["queueOffset"],
+            "commitLogOffset": str(decode_offset_id(half.fields["msgId"]).physical_offset),
+            "commitOrRollback": "8",
+        }
+        harness.state.rival_found("10.0.0.2:10911")
+        stored = harness.store.written_offset
+        clock.advance(5_000)
+        harness.broker.tick()
+        answer = await client.ask(Code.END_TRANSACTION, end)
+        await harness.stored()
+        assert (answer.code, harness.store.written_offset) == (14, stored)
+        harness.state.rival_found(None)
+        harness.broker.tick()
+        assert (await client.ask(Code.END_TRANSACTION, end)).code == 0
+        await harness.stored()
+        assert {one.body for one in harness.records("demo")} == {b"late", b"half"}
+        client.connection.close()
 
 
 async def test_other_brokers_and_earlier_runs_are_no_rivals(tmp_path: Path, names: str) -> None:

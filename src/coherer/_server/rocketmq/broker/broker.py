@@ -105,7 +105,8 @@ class RocketBroker:
         state, access = self.state, self.access
 
         def as_master(work: Callable[[], None]) -> Callable[[], None]:
-            return lambda: None if state.is_slave else work()
+            # Beside another master it would store them in a log that nobody reads any more.
+            return lambda: None if state.is_slave or state.rival is not None else work()
 
         upkeep = Upkeep(
             Step("ending held pulls", lambda: self.pulls.suspended.expire(state.now_ms())),
@@ -133,6 +134,7 @@ class RocketBroker:
                 interval_ms=options.transaction_interval_ms,
             ),
             is_slave=lambda: self.state.is_slave,
+            check_no_rival=state.check_no_rival,
             forbid=lambda channel, request, topic: state.forbid(channel, request, topic, PUB),
             schedule=self.timers.schedule,
             replicated=state.replicated,

@@ -110,6 +110,7 @@ class TransactionService:
 
     Args:
         is_slave: whether this broker follows a master; it ends no transactions then.
+        check_no_rival: raises the `Refusal` of a request if another master has this broker's name.
         forbid: with accounts, raises the `Refusal` of a request whose sender may not write to a
             topic.
         schedule: returns the draft to store for a committed message, which may be timed.
@@ -124,6 +125,7 @@ class TransactionService:
         options: CheckOptions | None = None,
         *,
         is_slave: Callable[[], bool] = lambda: False,
+        check_no_rival: Callable[[], None] = lambda: None,
         forbid: Callable[[Channel, Command, str], None] | None = None,
         schedule: Callable[[Draft], Draft] = lambda draft: draft,
         replicated: Callable[[int], Awaitable[int] | None] = lambda _: None,
@@ -132,6 +134,7 @@ class TransactionService:
         self._ask = ask
         self._options = options or CheckOptions()
         self._is_slave = is_slave
+        self._check_no_rival = check_no_rival
         self._forbid = forbid
         self._schedule = schedule
         self._replicated = replicated
@@ -171,6 +174,7 @@ class TransactionService:
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 "Message store is slave mode, so end transaction is forbidden. ",
             )
+        self._check_no_rival()
         if end.state == UNKNOWN:
             return None  # the producer does not know either, and expects no response (section 2.9)
         record = self._half_of(end)
