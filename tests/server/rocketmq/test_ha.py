@@ -253,6 +253,62 @@ async def test_a_slave_notices_that_its_master_has_lost_what_it_had_copied(
     await other.close()
 
 
+def flip(log: Path, at: int) -> None:
+    content = bytearray(log.read_bytes())
+    content[at] ^= 4
+    log.write_bytes(content)
+
+
+BODY, FLAG = 90, 19
+"""Bytes of a record. Only the body has a checksum."""
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "byte", "goes_on"),
+    [
+        ("slave", 0, BODY, True),
+        ("slave", 1, BODY, True),
+        ("slave", 0, FLAG, True),
+        ("master", 0, FLAG, True),
+        ("master", 0, BODY, False),  # the master may have stored it again
+        ("slave", 2, FLAG, False),  # the newest message is another one
+        ("master", 2, FLAG, False),
+    ],
+)
+async def test_a_bit_that_flips_in_an_older_message_does_not_stop_a_slave(
+    harness: Harness,
+    tmp_path: Path,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    number: int,
+    byte: int,
+    goes_on: bool,
+) -> None:
+    side, slave = harness.slave()
+    await harness.side.send("aaaa", "bbbb")
+    await harness.side.send("cccc")
+    await until(lambda: len(side.bodies()) == 3)
+    place = side.store.place_of("t", 0, number)
+    assert place is not None
+    await slave.close()
+    again = tmp_path / "again"
+    for one in (side, harness.side):
+        one.store.flush_queues()
+        copy_tree(one.store.directory, again / one.store.directory.name)
+    flip(again / name / "commitlog" / f"{0:020}", place + byte)
+    async with running(again, clock) as made:
+        other, slave = made.slave()
+        await made.side.send("dddd")
+        if goes_on:
+            await until(lambda: other.bodies()[-1:] == ["dddd"])
+            assert "The master's log has another byte than this slave's" in caplog.text
+        else:
+            await until(lambda: "The master's log has other bytes" in caplog.text)
+            await slave.close()
+            assert "dddd" not in other.bodies()
+
+
 async def test_a_slave_wakes_waiting_consumers(harness: Harness) -> None:
     side, _ = harness.slave()
     woken: list[tuple[str, int, int]] = []

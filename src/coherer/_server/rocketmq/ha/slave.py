@@ -4,10 +4,13 @@ See docs/protocol/rocketmq.md, section 6.12.
 
 * The slave asks for the log from its own end on, and an empty slave for all of it: it asks its
   master first where the log begins. (Java's slaves begin with the last file.)
-* First it asks for the last bytes before its end, and compares them with its own. They differ if
-  the master has lost messages that the slave had copied (a power cut with async flush), and has
-  stored others since. Then the slave copies nothing, and logs an error. While it compares, it
-  reports only what it has compared, so that the master does not count the rest as replicated.
+* First it asks for the last bytes before its end, and compares them with its own. Their ends differ
+  if the master has lost messages that the slave had copied (a power cut with async flush), and has
+  stored others since. Then the slave copies nothing, and logs an error. If the newest messages are
+  the same, and others before them differ, a bit has changed on one of the disks: that is logged,
+  and the slave goes on. It stops if the master has lost such a message, since the master may have
+  stored it again. While it compares, it reports nothing of this part, so that the master does not
+  count it as replicated.
 * Pieces must follow each other without a gap; otherwise the slave disconnects and reconnects after
   five seconds.
 * The slave reports the end of its log whenever it has grown, and every 5 s. With sync flush it
@@ -29,16 +32,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
-from operator import eq
+from operator import eq, ne
 from typing import Final
 
 from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._common.upkeep import Step, Upkeep
+from coherer._record.layout import HOLE_TOPIC, MAGIC
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
@@ -60,6 +65,8 @@ REPORT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 RETRY_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+_MAGIC: Final = re.compile(re.escape(MAGIC.to_bytes(4, "big")))
+_HOLE: Final = HOLE_TOPIC.encode()
 COMPARED_BYTES: Final = 64 * 1024
 """How much of its log a slave compares with its master's when it connects. The first difference may
 be further back: the records after it differ, too, at least in their store times."""
@@ -182,6 +189,7 @@ class MasterLink:
         self._pieces = Pieces()
         self._begin = core.store.written_offset  # the offset of the bytes in memory
         self._compared, self._compare_to = _to_compare(core.store), self._begin
+        self._theirs = bytearray()  # the master's bytes that are compared
         self._waiting = bytearray()
         self._first = first
         if first == 1:
@@ -260,24 +268,45 @@ class MasterLink:
                 f"The master sent offset {piece.offset} instead of {self._compared}."
             )
         size = min(len(piece.data), self._compare_to - self._compared)
-        theirs, own = piece.data[:size], bytes(self._core.store.read_raw(self._compared, size))
-        if theirs != own:
-            same = sum(1 for _ in takewhile(bool, map(eq, theirs, own)))
-            at = self._compared + same
-            _log.error(
-                "The master's log has other bytes than this slave's at offset %d: the master has "
-                "lost messages that this slave has, perhaps in a power cut. Compare the two, and "
-                "give the slave a new directory.",
+        self._theirs += piece.data[:size]
+        self._compared += size
+        if self._compared == self._compare_to:
+            self._check_difference()
+            self._report()
+        elif not size:  # the master has no more: let it see that this log is longer
+            self._check_difference()
+            self._report(self._compare_to)
+        return Piece(self._begin, piece.data[size:])
+
+    def _check_difference(self) -> None:
+        """Check that the master's log is the one that this slave has copied.
+
+        Raises:
+            ProtocolError: it is another one.
+        """
+        theirs, self._theirs = bytes(self._theirs), bytearray()
+        begin, store = self._compared - len(theirs), self._core.store
+        own = bytes(store.read_raw(begin, len(theirs)))
+        if theirs == own:
+            return
+        at = begin + sum(1 for _ in takewhile(bool, map(eq, theirs, own)))
+        if _agree_in_the_end(store, begin, own, theirs):
+            _log.warning(
+                "The master's log has another byte than this slave's at offset %d, and the same "
+                "messages after it: one of the two disks has changed it. Check both directories "
+                "with `coherer verify`, and replace the disk.",
                 at,
                 about=self.connection.peer_host,
             )
-            raise ProtocolError(f"The logs of master and slave differ at offset {at}.")
-        self._compared += size
-        if self._compared == self._compare_to:
-            self._report()
-        elif not size:  # the master has no more: let it see that this log is longer
-            self._report(self._compare_to)
-        return Piece(self._begin, piece.data[size:])
+            return
+        _log.error(
+            "The master's log has other bytes than this slave's at offset %d: the master has "
+            "lost messages that this slave has, perhaps in a power cut. Compare the two, and "
+            "give the slave a new directory.",
+            at,
+            about=self.connection.peer_host,
+        )
+        raise ProtocolError(f"The logs of master and slave differ at offset {at}.")
 
     def _store(self) -> None:
         size = whole_bytes(self._waiting)
@@ -296,7 +325,7 @@ class MasterLink:
         if offset is None:
             is_compared = self._compared == self._compare_to
             end = self._core.store.end_offset or self._first
-            offset = end if is_compared else self._compared
+            offset = end if is_compared else self._compared - len(self._theirs)
         self.connection.write(REPORT.pack(offset))
 
 
@@ -307,6 +336,24 @@ def _to_compare(store: Store) -> int:
     # All in one file, which the master has as long as it has the end of it. Offset 0 would ask for
     # the master's last file.
     return min(end, max(end - COMPARED_BYTES, file, store.min_offset, 1))
+
+
+def _agree_in_the_end(store: Store, begin: int, own: bytes, theirs: bytes) -> bool:
+    """Whether only bits have changed between two copies of one log from `begin` on.
+
+    Logs that have taken different ways never have the same records again: not with the same times.
+    """
+    if len(own) != len(theirs) or own.count(_HOLE) < theirs.count(_HOLE):
+        return False
+    end = begin + len(own)
+    behind = max(at for at, pair in enumerate(zip(own, theirs, strict=True)) if ne(*pair)) + 1
+    for found in _MAGIC.finditer(own, behind + 4):
+        at = begin + found.start() - 4
+        while (record := store.record_at(at)) is not None:
+            at += len(record)
+        if at == end == store.written_offset:
+            return True
+    return False
 
 
 PERIOD_S: Final = 10.0
