@@ -18,7 +18,7 @@ from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import EXPIRED_MS, LIFE_MS
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.options.rocketmq import RocketOptions
-from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
+from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS, parse_locks
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.names import Queue
@@ -452,6 +452,8 @@ async def test_locks_outlive_a_restart(tmp_path: Path) -> None:
     await again.stop()
     third = await Harness(tmp_path, clock, RocketOptions()).start()
     assert await lock(await third.dial(), "two") == [queue]
+    older = b'[{"consumerGroup":"g","clientId":"two","mqSet":[]}]'
+    assert [one.client_id for one in parse_locks(older)] == ["two"]
     third.store.save_config("queueLocks.json", b"{broken")
     await third.stop()
     (third.store.directory / "config/queueLocks.json.bak").write_bytes(b"{broken")

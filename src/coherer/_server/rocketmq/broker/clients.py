@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from coherer import limits
+from coherer._common.decoding import decoder
 from coherer._common.logs import Log
 from coherer._common.upkeep import Step, Upkeep
 from coherer._record.system_topics import RETRY_PREFIX
@@ -55,7 +56,6 @@ _FULL: Final = "this broker has no room for further clients or longer subscripti
 
 FILTERS_FILE: Final = "consumerFilter.json"
 LOCKS_FILE: Final = "queueLocks.json"
-_LOCKS: Final = msgspec.json.Decoder(list[bodies.LockBatch])
 HOUSEKEEPING_MS: Final = 10_000
 """How often expired clients are dropped (section 3.9)."""
 AGES_MAX: Final = 100
@@ -336,7 +336,7 @@ class ClientHandler:
 
     def _locks_now(self) -> bytes:
         owned = self._state.locks.dump()
-        return msgspec.json.encode([bodies.LockBatch(*one) for one in owned])
+        return msgspec.json.encode(_LocksFile([bodies.LockBatch(*one) for one in owned]))
 
     def _load_locks(self) -> None:
         state = self._state
@@ -398,6 +398,10 @@ class ClientHandler:
         state.core.files.mark_saved(FILTERS_FILE, self._filters_now())
 
 
+class _LocksFile(msgspec.Struct):
+    locks: list[bodies.LockBatch]
+
+
 def parse_locks(data: bytes) -> list[bodies.LockBatch]:
     """Read the content of `LOCKS_FILE`.
 
@@ -405,7 +409,9 @@ def parse_locks(data: bytes) -> list[bodies.LockBatch]:
         DamagedStoreError: it is invalid.
     """
     try:
-        return _LOCKS.decode(data)
+        if data.startswith(b"["):  # by an older version: it had no place for a checksum
+            return decoder(list[bodies.LockBatch]).decode(data)
+        return decoder(_LocksFile).decode(data).locks
     except msgspec.MsgspecError as error:
         raise DamagedStoreError(f"{LOCKS_FILE} cannot be read: {error}.") from error
 
