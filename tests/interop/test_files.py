@@ -227,8 +227,13 @@ def saved(made: Written, holds: Callable[[DelayPositions, OffsetTable], bool]) -
     config = made.directory / "config"
 
     def looks() -> bool:
-        delays = DelayPositions.load(read_file(config / "delayOffset.json") or b"{}")
-        return holds(delays, OffsetTable.load(read_file(config / "consumerOffset.json") or b"{}"))
+        delays = DelayPositions.load(
+            read_file(config / "delayOffset.json") or b'{"offsetTable":{}}'
+        )
+        return holds(
+            delays,
+            OffsetTable.load(read_file(config / "consumerOffset.json") or b'{"offsetTable":{}}'),
+        )
 
     if made.end == "kill":
         wait_until(looks, WAIT_S)

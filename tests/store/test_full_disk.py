@@ -19,6 +19,36 @@ def batch(harness: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
     ]
 
 
+def test_a_file_that_cannot_be_removed_refuses_the_next_batch_as_a_whole(harness: Any) -> None:
+    """A write fails behind the beginning of a new file, and so does what takes the file back."""
+
+    class Disk(OsFiles):
+        fails = False
+
+        def sync(self, handle: int) -> None:
+            self._check()
+            super().sync(handle)
+
+        def remove(self, path: Path) -> None:
+            self._check()
+            super().remove(path)
+
+        def _check(self) -> None:
+            if self.fails:
+                raise OSError(errno.EROFS, "Read-only file system")
+
+    disk = Disk()
+    store = harness.open(files=disk)
+    store.append([harness.draft(0)])
+    disk.fails = True
+    for begin in (1, 31):
+        with pytest.raises(StoreError):
+            store.append([harness.draft(begin + n, size=700) for n in range(30)])
+    disk.fails = False
+    assert [one.queue_offset for one in store.append([harness.draft(61)])] == [1]
+    assert harness.labels(store) == {0: "t/0/0", 1: "t/0/61"}
+
+
 @pytest.mark.parametrize("free_sectors", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
 def test_a_full_disk_rejects_a_batch_and_the_store_recovers(
     harness: Any, full_files: Any, free_sectors: int

@@ -269,14 +269,15 @@ class CommitLog:
         self.end = end
         self.shown = min(self.shown, end)
         self._tail = (end, self._tail[1])
-        for segment in self.segments:
-            if segment.begin >= end and segment.begin > self.begin:
-                self._remove(segment)
-            elif segment.end > end:
-                with translate_os_errors("cut the end of the log"), self._guard:
-                    handle = self.handle_of(segment)
-                    zero(self._files, handle, max(end - segment.begin, 0))
-                    self._unsynced = True
+        with translate_os_errors("cut the end of the log"):
+            for segment in self.segments:
+                if segment.begin >= end and segment.begin > self.begin:
+                    self._remove(segment)
+                elif segment.end > end:
+                    with self._guard:
+                        handle = self.handle_of(segment)
+                        zero(self._files, handle, max(end - segment.begin, 0))
+                        self._unsynced = True
         self._has_garbage = False
 
     def release_memory(self) -> None:
