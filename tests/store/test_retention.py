@@ -133,6 +133,35 @@ def test_a_failed_deletion_is_retried(harness: Any, clock: Any, monkeypatch: Any
     assert store.delete_expired(clock.ms) == 4
 
 
+def test_queue_files_that_cannot_be_deleted_are_deleted_later(
+    harness: Any, clock: Any, monkeypatch: Any
+) -> None:
+    """Meanwhile no queue begins before the log, neither that of the file nor any other."""
+    from coherer._store import OsFiles
+    from coherer.errors import StoreError
+
+    files_ = OsFiles()
+    store = filled(harness, 150, files=files_, retention_bytes=1)
+    remove = files_.remove
+
+    def refuse(path: Any) -> None:
+        if "consumequeue" in path.parts:
+            raise PermissionError(13, "in use", str(path))
+        remove(path)
+
+    monkeypatch.setattr(files_, "remove", refuse)
+    with pytest.raises(StoreError):
+        store.delete_expired(clock.ms)
+    for topic in "tu":
+        first, last = store.queue_range(topic, 0)
+        assert 0 < first == min(harness.labels(store, topic)) < last
+        assert files(harness, "consumequeue", topic, "0")[0] == 0
+    monkeypatch.undo()
+    assert store.delete_expired(clock.ms) == 0
+    for topic in "tu":
+        assert files(harness, "consumequeue", topic, "0")[0] > 0
+
+
 def test_the_size_limit_is_kept_during_appends(harness: Any) -> None:
     """Without calls of `delete_expired`: a producer may be faster than any timer."""
     limit = 80_000

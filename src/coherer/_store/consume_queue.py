@@ -561,13 +561,14 @@ class ConsumeQueue:
         self.min = self.before_gap(
             self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
         )
+        first = self.min
+        if hides:
+            self._floor, self.min = first, max(first, visible)
         for begin in self.begins()[:-1]:
-            if begin + self.file_bytes > self.min * ENTRY_BYTES:
+            if begin + self.file_bytes > first * ENTRY_BYTES:
                 break
             self._remove_file(self._path(begin))
             self.first_file = begin + self.file_bytes
-        if hides:
-            self._floor, self.min = self.min, max(self.min, visible)
 
     def remove(self) -> None:
         """Delete all files of the queue and its entries in memory; raises OSError."""

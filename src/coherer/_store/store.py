@@ -167,6 +167,7 @@ class Store:
         self._is_unsaved: Callable[[str], bool] = lambda _: False
         self._reached: list[ConsumeQueue] = []
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
+        self._trimmed_to = 0  # queues and index have nothing before this log offset
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
         self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)
@@ -249,6 +250,7 @@ class Store:
             cuts=known,
         )
         self._inventory, self._last_ms = found.inventory, found.last_ms
+        self._trimmed_to = self._log.begin
         end = found.report.log_end
         self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
         self._checkpointer.gaps = found.gaps
@@ -739,12 +741,24 @@ class Store:
                     self._log.drop_first()
                     deleted += 1
             finally:
-                if deleted:
-                    for queue in self._queues.values():
-                        queue.trim(self._log.begin)
-                    if self._index is not None:
-                        self._index.trim(self._log.begin)
+                self._trim()
         return deleted
+
+    def _trim(self) -> None:
+        """Drop the entries and keys of messages that were deleted, also after an error."""
+        begin, errors = self._log.begin, list[OSError]()
+        if begin == self._trimmed_to:
+            return
+        for queue in self._queues.values():
+            try:
+                queue.trim(begin)
+            except OSError as error:  # the other queues begin later, too
+                errors.append(error)
+        if self._index is not None:
+            self._index.trim(begin)
+        if errors:
+            raise errors[0]
+        self._trimmed_to = begin
 
     def _flush_before_deletion(self) -> None:
         try:
