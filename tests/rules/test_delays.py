@@ -120,7 +120,9 @@ def test_both_forms_of_the_file_are_read(data: bytes) -> None:
     assert DelayPositions.load(data).dump() == b'{"offsetTable":{1:4,3:2}}'
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"offsetTable":{"a":1}}', b'{"offsetTable":{1:"'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"offsetTable":{"a":1}}', b'{"offsetTable":{1:"']
+)
 def test_an_invalid_file(data: bytes) -> None:
     with pytest.raises(DamagedStoreError):
         DelayPositions.load(data)

@@ -69,9 +69,7 @@ async def test_a_protocol_enabled_later_adds_its_names(tmp_path: Path) -> None:
     }
 
 
-async def test_the_file_is_there_twice(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_file_is_there_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also in a directory of an older version. It is never written again."""
     await start_and_stop(tmp_path)
     path = tmp_path / "config/identity.json"

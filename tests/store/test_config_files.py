@@ -126,7 +126,7 @@ TABLE = b'{"offsetTable":{"t@g":{0:1007}}}'
 def test_a_bit_that_flips_gives_no_other_content(
     harness: Any, name: str, data: bytes, before: bytes
 ) -> None:
-    """Also if the file can still be parsed. Without it, the node would go on with the changed one."""
+    """Also if the file can still be parsed: the node would go on with what has changed."""
     store = harness.open()
     store.save_config(name, before)
     store.save_config(name, data)

@@ -115,6 +115,8 @@ class Store:
     """
 
     _source: Source | None = None
+    _trimmed_to = 0
+    """Queues and index have nothing before this log offset."""
 
     def __init__(
         self,
@@ -167,7 +169,6 @@ class Store:
         self._is_unsaved: Callable[[str], bool] = lambda _: False
         self._reached: list[ConsumeQueue] = []
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
-        self._trimmed_to = 0  # queues and index have nothing before this log offset
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
         self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)

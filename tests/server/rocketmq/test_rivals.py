@@ -78,7 +78,7 @@ async def test_an_old_master_that_comes_back_serves_nothing(
 async def test_beside_another_master_nothing_that_waits_is_stored(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    """Delayed messages, and the ends of transactions. The other master has them, and stores them."""
+    """Delayed messages, and the ends of transactions: the other master has them."""
     async with running(tmp_path, clock) as harness:
         client = await harness.dial()
         assert (await client.send(b"late", i="DELAY\x011")).code == 0
