@@ -14,6 +14,7 @@ import pytest
 from coherer import _net as net
 from coherer._server.node.node import Node
 from coherer._store import Store
+from coherer._store.config_files import unsealed
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import StoreError, UsageError
@@ -263,7 +264,7 @@ async def test_positions_and_cleaning_have_their_turns(
             cleaned.clear()
             await cleaned.wait()
         file = tmp_path / "config" / "consumerOffset.json"
-        assert file.read_bytes() == b'{"offsetTable":{"demo@g":{1:0}}}'
+        assert unsealed(file.read_bytes()) == b'{"offsetTable":{"demo@g":{1:0}}}'
 
 
 async def test_sent_messages_are_flushed_periodically(

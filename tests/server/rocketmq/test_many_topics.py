@@ -11,6 +11,7 @@ import pytest
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._store import Store
+from coherer._store.config_files import unsealed
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from tests.server.node_harness import options
 from tests.server.rocket_harness import send_fields
@@ -55,7 +56,7 @@ async def test_topics_that_are_acknowledged_are_written(
         async with asyncio.timeout(20):
             assert await asyncio.gather(*map(make, names)) == [0] * TOPICS
         assert len(saved) < TOPICS / 4
-        assert (tmp_path / "config/topics.json").read_bytes() == saved[-1]
+        assert unsealed((tmp_path / "config/topics.json").read_bytes()) == saved[-1]
         for name in names[:2]:
             fields = {"topic": name}
             assert (await caller.ask(Code.GET_MAX_OFFSET, {**fields, "queueId": "0"})).code == 0
