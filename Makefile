@@ -10,7 +10,9 @@ PYTEST := $(BIN)/python -m pytest
 MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "-p /dev/shm"}')
 SIMULATE := $(BIN)/python tools/simulate.py
 IN_MEMORY := files=$$(mktemp -d $(MEMORY)) && trap 'rm -rf "$$files"' EXIT && TMPDIR=$$files
-FAST := -n auto --dist loadfile -m "not interop and not spark"
+# A third of the time of tests is waiting for processes: one worker more than processors.
+WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+FAST := -n $(WORKERS) --dist loadfile -m "not interop and not spark"
 
 .PHONY: demo test coverage check lint types docs bench soak simulate clean
 

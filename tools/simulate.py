@@ -14,6 +14,7 @@ the faults and the checks; docs/explanation/simulation.md explains them.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import itertools
 import multiprocessing
@@ -38,6 +39,8 @@ from tests.simulation.workload import run
 PROTOCOLS: Final = ("tubemq", "rocketmq")
 SERVERS: Final = ("ours", "java", "java-tubemq")
 DEFAULT: Final = "short"
+HANGS_S: Final = 600
+"""How long the process of a run lives at most; a run takes seconds, a long one a minute."""
 DIED: Final = "process"
 """Stands for a check, if the process of a run has ended without a result."""
 SHOWN: Final = 5
@@ -106,7 +109,8 @@ def show_shrunk(what: Plan, check: str) -> None:
 
 
 def _report(what: Plan, results: _Results) -> None:
-    """Simulate a plan in a process of its own."""
+    """Simulate a plan in a process of its own; one that hangs shows where, and ends."""
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     results.send(one(what))
 
 

@@ -527,7 +527,8 @@ class BrokerSender(ABC, Generic[L, I]):
 
     def _expire(self) -> None:
         self._timer = None
-        self._clear_out(late=self._loop.time())
+        # asyncio calls up to a clock tick early: the items would be set for the same time again.
+        self._clear_out(late=max(self._loop.time(), self._timer_at))
 
     async def _connect(self) -> None:
         wait = backoff()
