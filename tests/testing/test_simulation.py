@@ -72,6 +72,28 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
     assert clock.now_ms() - before_ms < 1000 * HOUR_S, "the machine's clock is back"
 
 
+def test_a_timer_that_is_set_again_for_its_own_time_ends() -> None:
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+
+        def look(due_s: float, calls: list[int], done: asyncio.Event) -> None:
+            calls.append(len(calls))
+            if loop.time() < due_s and len(calls) < 10:
+                loop.call_at(due_s, look, due_s, calls, done)
+            else:
+                done.set()
+
+        counts: list[int] = []
+        for part in range(1, 10):
+            calls, done = list[int](), asyncio.Event()
+            look(loop.time() + 1 + part * 1e-8, calls, done)
+            await done.wait()
+            counts.append(len(calls))
+        return counts
+
+    assert max(simulate(main())) <= 3
+
+
 def test_tasks_that_wait_for_each_other_are_an_error() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()

@@ -146,8 +146,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         asker = _asker(sys._getframe(1)) if self.leaps else ""  # pyright: ignore[reportPrivateUsage]
         if _stands_still(asker):
             when += self.leaped_s
-        # Rounded, so that periods which add up to the same moment end at the same moment.
-        timer = Timer(round(when, 7), callback, args, self, context)
+        # Rounded, so that periods which add up to the same moment end at the same moment. What is
+        # still to come does not end now: a caller that looks at the time would wait again for ever.
+        moment = round(when, 7)
+        if moment <= self.now_s < when:
+            moment = round(self.now_s + 1e-7, 7)
+        timer = Timer(moment, callback, args, self, context)
         timer.periodic = asker in _PERIODIC
         if self.leaps and not timer.periodic and asker != network.__name__:
             self.stay_awake(CALM_S)
