@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coherer._store import OsFiles
-from coherer.errors import StoreFullError
+from coherer.errors import StoreError, StoreFullError
 
 TOPICS = 300
 
@@ -213,6 +213,30 @@ def test_deleting_a_topic_with_pending_entries(harness: Any) -> None:
     assert store.topics() == ["u"]
     store.append([harness.draft(0)])
     assert harness.labels(store) == {0: "t/0/0"}
+    crashed = harness.open(harness.crash())
+    assert harness.everything(crashed) == harness.everything(store)
+
+
+def test_a_topic_whose_files_cannot_be_deleted_is_deleted_later(
+    harness: Any, monkeypatch: Any
+) -> None:
+    files = OsFiles()
+    store = harness.open(files=files)
+    store.append([harness.draft(n, "tu"[n % 2]) for n in range(10)])
+    kept = harness.labels(store, "u")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "in use", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove", refuse)
+        with pytest.raises(StoreError):
+            store.delete_topic("t")
+    store.delete_topic("t")
+    assert not (harness.directory / "consumequeue" / "t").exists()
+    store.append([harness.draft(10), harness.draft(11, "u")])
+    assert harness.labels(store) == {0: "t/0/10"}
+    assert harness.labels(store, "u").items() > kept.items()
     crashed = harness.open(harness.crash())
     assert harness.everything(crashed) == harness.everything(store)
 

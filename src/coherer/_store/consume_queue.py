@@ -571,17 +571,17 @@ class ConsumeQueue:
             self.first_file = begin + self.file_bytes
 
     def remove(self) -> None:
-        """Delete all files of the queue and its entries in memory; raises OSError."""
+        """Delete all files of the queue, then its entries in memory; raises OSError."""
         pending = self._pending
         with pending.writing, self._handles.guard:
+            for begin in self.begins():
+                self._remove_file(self._path(begin))
+            self._files.remove_tree(self._directory)
             with pending.guard:
                 pending.count -= len(self.tail[1]) // ENTRY_BYTES
                 self.tail = (0, bytearray())
                 if self in pending.queues:
                     pending.queues.remove(self)
-            for begin in self.begins():
-                self._remove_file(self._path(begin))
-            self._files.remove_tree(self._directory)
 
     def reset(self) -> None:
         """Delete all files of the queue, and make it empty.
@@ -694,7 +694,8 @@ class QueueDirectory:
             OSError: a file could not be deleted.
         """
         for number in self.numbers(topic):
-            self.queues.pop((topic, number)).remove()
+            self.queues[topic, number].remove()
+            del self.queues[topic, number]  # not before: another call removes what is left
         self._files.remove_tree(child(self._directory, topic, "topic"))
         self._files.sync_directory(self._directory)
 
