@@ -32,8 +32,7 @@ UNSTABLE_MAX: Final = 3
 RUNS: Final = (
     # Spark's first: the Java systems of the others need the whole machine.
     ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"),
-    # A quarter of the time of these is waiting for brokers that start, elect or expire something.
-    ("-n", "3", "--dist", "loadfile", "-m", "interop", "--durations=5"),
+    ("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"),
 )
 _FAILURES: Final = "COHERER_FAILURES"
 _TESTS_FAILED: Final = 1
