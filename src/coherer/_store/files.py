@@ -502,7 +502,7 @@ class UnsyncedFiles:
         """
         if len(self.files) + len(self.directories) > _SYNC_EACH_MAX and files.sync_all(root):
             return
-        for path in sorted(self.files):  # the simulator repeats a run call by call
+        for path in sorted(self.files):  # a simulated run makes the same calls each time
             with suppress(FileNotFoundError):
                 handle = files.open(path)  # the writer may close its own handle at any time
                 try:
