@@ -19,6 +19,8 @@ import gc
 import itertools
 import multiprocessing
 import os
+import resource
+import signal
 import sys
 import time
 from collections import Counter
@@ -39,8 +41,10 @@ from tests.simulation.workload import run
 PROTOCOLS: Final = ("tubemq", "rocketmq")
 SERVERS: Final = ("ours", "java", "java-tubemq")
 DEFAULT: Final = "short"
-HANGS_S: Final = 600
-"""How long the process of a run lives at most; a run takes seconds, a long one a minute."""
+CPU_S: Final = 600
+"""The most processor time of a run; it takes seconds, a long one a minute."""
+HANGS_S: Final = 7_200
+"""How long the process of a run lives at most, if it is busy with nothing, or others are busy."""
 DIED: Final = "process"
 """Stands for a check, if the process of a run has ended without a result."""
 SHOWN: Final = 5
@@ -110,6 +114,8 @@ def show_shrunk(what: Plan, check: str) -> None:
 
 def _report(what: Plan, results: _Results) -> None:
     """Simulate a plan in a process of its own; one that hangs shows where, and ends."""
+    faulthandler.register(signal.SIGXCPU, chain=True)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
     faulthandler.dump_traceback_later(HANGS_S, exit=True)
     results.send(one(what))
 
@@ -216,7 +222,10 @@ def main() -> int:
     parser.add_argument("--power", action="store_true", help="of it: lose what was not synced")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append")
     parser.add_argument("--mutants", action="store_true", help="plant bugs instead")
+    parser.add_argument("--idle", action="store_true", help="use what other programs leave")
     chosen = parser.parse_args()
+    if chosen.idle:
+        os.nice(19)
     protocols = chosen.protocol or PROTOCOLS
     if chosen.against:
         found = judge_real(chosen.against, chosen.seed or 0, chosen.trouble, power=chosen.power)
