@@ -16,6 +16,7 @@ from coherer._record.layout import decode
 from coherer._store import Store, StoreOptions, reading
 from coherer._store.joining import WASTE_BYTES, joined
 from tests.store.conftest import Clock, draft
+from tests.waiting import wait_until
 
 LOG_BYTES = 16_384
 QUEUES = [("t", 0), ("t", 1), ("u", 0)]
@@ -207,9 +208,18 @@ def test_without_numpy_records_are_read_without(
     monkeypatch.setitem(__import__("sys").modules, "coherer._store.joining", None)
     without = reading.Joining()
     without.load()
-    assert without.function(load=True) is None
+    assert without.function(large=True) is None
     monkeypatch.setattr(reading, "JOINING", without)
     store = stores()
     fill(store, [(queue, 100, 1) for _ in range(20) for queue in QUEUES])
     found = store.read_slices("t", 1, 0, max_bytes=1 << 20, max_count=100)
     assert [len(found.records), found.next_offset] == [20, 20]
+
+
+def test_numpy_is_loaded_after_many_large_reads() -> None:
+    joining = reading.Joining()
+    for _ in range(1_000):
+        assert joining.function(large=False) is None
+    for _ in range(100):
+        assert joining.function(large=True) is None
+    wait_until(lambda: joining.function(large=True))
