@@ -15,7 +15,7 @@ import msgspec
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
-from tests.simulation import rot
+from tests.simulation import rot, threads
 from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
 from tests.simulation.plan import HEIR, MASTERS, WATCHER, Plan
 from tests.store.conftest import PowerFiles
@@ -49,6 +49,7 @@ class Disk(PowerFiles):
     def __init__(self) -> None:
         super().__init__()
         self.full = self.sick = self.drops = False
+        self.before = threads.pause
         self._locks: dict[Path, int] = {}
         self._open: set[int] = set()
 

@@ -47,8 +47,10 @@ FOUNDER: Final = "founder"
 QUERY, TABLE, WORKER = "spark", "table", "worker"
 """The drivers of streaming queries, one that writes to a topic and one that reads it, and their
 worker."""
-SETTINGS: Final = ("jitter_s", "pieces", "threads_s")
+SETTINGS: Final = ("jitter_s", "pieces", "threads_s", "steps_s")
 """Of a plan; 0 makes them harmless."""
+STEPS_S: Final = (0, 0, 0.01, 0.2)
+"""How long the threads of a store pause at most; with 0 they run each function in one step."""
 WATCHER: Final = "watcher"
 """An operator."""
 CALLER, DESK = "caller", "desk"
@@ -142,6 +144,7 @@ class Plan(msgspec.Struct, frozen=True):
         jitter_s: of the network.
         pieces: the probability that data arrives in two pieces.
         threads_s: how long functions for executors take at most.
+        steps_s: how long those of the store pause at most before they change a file, see `threads`.
         senders: the programs that send.
         groups: the groups that receive, with two members each.
         extras: those of `EXTRAS` that the run has.
@@ -156,6 +159,7 @@ class Plan(msgspec.Struct, frozen=True):
     jitter_s: float
     pieces: float
     threads_s: float
+    steps_s: float
     senders: tuple[str, ...]
     groups: tuple[str, ...]
     extras: tuple[str, ...]
@@ -265,6 +269,7 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
         shape,
         flush,
         *settings,
+        Random(f"{seed} steps").choice(STEPS_S),
         tuple(senders),
         tuple(groups),
         tuple(extras),

@@ -40,6 +40,7 @@ from tests.simulation.senders import (
     place_of,
     playing_spark,
 )
+from tests.simulation.threads import stepping
 from tests.simulation.trouble import Trouble
 
 QUIET: Final = 0.03
@@ -399,7 +400,7 @@ def run(what: Plan) -> tuple[History, list[Wrong]]:
         one = Run(what, Path(directory))
         errors.run = one
         try:
-            with playing_spark(one), keeper.playing(one):
+            with playing_spark(one), keeper.playing(one), stepping(what.steps_s):
                 simulate(one.main(), seed=what.seed)
         except Exception as error:  # noqa: BLE001 - no fault may end the node or a client
             one.note("simulation", "error", note=repr(error))
