@@ -108,6 +108,7 @@ async def test_a_read_only_account_changes_nothing(node: EmbeddedNode, tmp_path:
             answer = await visitor.post(path, {"name": "x"})
             assert answer.status_code == 403, path
             assert "ann is read-only" in answer.text, path
+        visitor.client.cookies.clear()
         assert (await visitor.log_in("bob")).status_code == 303
         await visitor.change("/topics", {"name": "by-bob", "partitions": "1"})
 
@@ -308,6 +309,44 @@ async def test_any_form_comes_back_after_the_login(node: EmbeddedNode) -> None:
         assert 'type="password" value="s3cret-s3cret"' in page
         huge = await one.client.post("/login/kept", data={"body": "x"})
         assert huge.status_code == 303, "nobody sends a form to that route"
+
+
+async def test_a_wrong_password_keeps_the_name_and_the_page_to_go_to(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD) as one:
+        login = await one.get("/login?next=/groups%3Fq%3Db")
+        given = {**hidden_fields(login.text), "name": "ann", "password": "wrong"}
+        again = await one.client.post("/login", data=given)
+        assert 'id="name" name="name" value="ann"' in again.text
+        given = {**hidden_fields(again.text), "name": "admin", "password": PASSWORD}
+        answer = await one.client.post("/login", data=given)
+        assert answer.headers["location"] == "/groups?q=b"
+
+
+async def test_tabs_log_in_one_after_the_other(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD) as one:
+        first = hidden_fields((await one.get("/login?next=/groups")).text)
+        kept = await one.client.post("/send", data={"topic": "orders", "body": "an order"})
+        second = hidden_fields(kept.text)
+        third = hidden_fields((await one.get("/login?next=/brokers")).text)
+        known = {"name": "admin", "password": PASSWORD}
+        for form, path in ((first, "/groups"), (third, "/brokers")):
+            answer = await one.client.post("/login", data={**form, **known})
+            assert (answer.status_code, answer.headers["location"]) == (303, path)
+        page = await one.client.post("/login", data={**second, **known})
+        assert "an order</textarea>" in page.text
+        assert (await one.get("/login?next=/topics")).headers["location"] == "/topics"
+        assert (await one.get("/groups")).status_code == 200, "all tabs are still logged in"
+
+
+async def test_a_second_logout_does_not_ask_for_a_login(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD) as one:
+        await one.log_in()
+        data = {"csrf": await one.token()}
+        for _ in range(2):
+            answer = await one.client.post("/logout", data=data)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+        page = await one.get("/login")
+        assert "ended" not in page.text
 
 
 async def test_a_form_that_is_too_large_to_keep_is_refused_with_words(node: EmbeddedNode) -> None:

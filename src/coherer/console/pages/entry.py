@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
@@ -18,6 +19,7 @@ from coherer._administration.overview import BEHIND_MAX
 from coherer.console.charts import chart
 from coherer.console.guard import KEPT, parse_form, read_form, safe_path
 from coherer.console.history import series_name
+from coherer.console.options import DEFAULT_ACCOUNT
 from coherer.console.pages.common import Console, Sorting, changing
 from coherer.console.sessions import Session, is_token
 
@@ -89,10 +91,11 @@ class Entry:
         return PlainTextResponse("ok\n")
 
     async def show_login(self, request: Request) -> Response:
-        """The login form."""
-        if not self._console.options.has_login:
-            return RedirectResponse("/", 303)
-        return self._login_page(request, None, 200)
+        """The login form; only without a session that has an account."""
+        target = safe_path(request.query_params.get("next", "/"))
+        if not self._console.options.has_login or _account(request) is not None:
+            return RedirectResponse(target, 303)
+        return self._login_page(request, None, 200, target=target)
 
     async def keep(self, request: Request) -> Response:
         """The login form after a form without a session, which it keeps.
@@ -100,7 +103,7 @@ class Entry:
         The browser keeps the text, not the console: anybody can send forms without a session.
         """
         path = request.scope.get("kept_path")
-        if path is None:
+        if path in {None, "/logout"}:  # whoever has no session is logged out
             return RedirectResponse("/login", 303)
         form = await read_form(request)
         pairs = [] if form is None else [one for one in form.multi_items() if one[0] != "csrf"]
@@ -117,17 +120,20 @@ class Entry:
         problem: str | None,
         status: int,
         *,
+        name: str = DEFAULT_ACCOUNT,
+        target: str = "/",
         kept: tuple[str, str] = ("", ""),
     ) -> Response:
-        session = self._console.sessions.new(None)
+        # Each tab of a browser has its form, and all of them have one cookie.
+        session = request.scope["session"] or self._console.sessions.new(None)
         request.scope["session"] = session
-        next_path = safe_path(request.query_params.get("next", "/"))
         response = self._console.render(
             request,
             "login.html",
             status=status,
             problem=problem,
-            next_path=next_path,
+            name=name,
+            next_path=target,
             kept_path=kept[0],
             kept=kept[1],
         )
@@ -138,30 +144,40 @@ class Entry:
         """Check a name and a password."""
         console = self._console
         before: Session | None = request.scope["session"]
-        form = await read_form(request)
-        if before is None or form is None or not is_token(before, form.get("csrf")):
-            return self._login_page(request, "The form has expired. Try again.", 403)
-        kept_path, kept_text = str(form.get("kept_path", "")), str(form.get("kept", ""))
-        kept = (safe_path(kept_path), kept_text) if kept_path else ("", "")
+        form = await read_form(request) or FormData()
+        if _account(request) is not None:  # another tab has logged in meanwhile
+            return await self._enter(request, form)
         name, password = str(form.get("name", "")), str(form.get("password", ""))
+        page = partial(
+            self._login_page,
+            request,
+            name=name,
+            target=safe_path(str(form.get("next", "/"))),
+            kept=_kept(form),
+        )
+        if before is None or not is_token(before, form.get("csrf")):
+            return page("The form has expired. Try again.", 403)
         peer = request.client.host if request.client is not None else ""
         wait_s = console.limit.begin(name, peer, time.monotonic())
         if wait_s:
-            text = f"Too many wrong passwords. Wait {math.ceil(wait_s)} seconds."
-            return self._login_page(request, text, 429, kept=kept)
+            return page(f"Too many wrong passwords. Wait {math.ceil(wait_s)} seconds.", 429)
         async with self._checks:
             account = await asyncio.to_thread(console.passwords.check, name, password)
         if account is None:
-            text = "The name or the password is wrong."
-            return self._login_page(request, text, 401, kept=kept)
+            return page("The name or the password is wrong.", 401)
         console.limit.succeeded(name, peer, time.monotonic())
         session = request.scope["session"] = console.sessions.new(account.name, account.rights)
-        response: Response = RedirectResponse(safe_path(str(form.get("next", "/"))), 303)
-        fields = parse_form(kept_text.encode())
-        if kept_path and fields is not None:
-            response = await console.again(request, kept[0], fields, _NOT_YET, 200)
+        response = await self._enter(request, form)
         console.sessions.set(response, session)
         return response
+
+    async def _enter(self, request: Request, form: FormData) -> Response:
+        """Go to the page, or show the form, that the login has interrupted."""
+        kept_path, kept_text = _kept(form)
+        fields = parse_form(kept_text.encode())
+        if kept_path and fields is not None:
+            return await self._console.again(request, kept_path, fields, _NOT_YET, 200)
+        return RedirectResponse(safe_path(str(form.get("next", "/"))), 303)
 
     async def logout(self, request: Request) -> Response:
         """End the session."""
@@ -200,3 +216,15 @@ class Entry:
             return self._console.refusal(request, "This job is unknown.", 404)
         await self._console.jobs.cancel(job)
         return RedirectResponse(f"/jobs/{job.id}", 303)
+
+
+def _account(request: Request) -> str | None:
+    """The account of the session, if it has one."""
+    session: Session | None = request.scope["session"]
+    return None if session is None else session.account
+
+
+def _kept(form: FormData) -> tuple[str, str]:
+    """The path and the text of the form that the login page has kept; empty without one."""
+    path = str(form.get("kept_path", ""))
+    return (safe_path(path), str(form.get("kept", ""))) if path else ("", "")
