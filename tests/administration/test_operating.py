@@ -9,7 +9,7 @@ import pytest
 from coherer._administration import brokers as state
 from coherer._administration import messages
 from coherer._administration.access import TubeCluster, opened
-from coherer._administration.trace import trace
+from coherer._administration.trace import steps_of, trace
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
 from tests.administration.operating_scenarios import SCENARIOS
@@ -102,3 +102,20 @@ async def test_an_id_over_tubemq_is_looked_for_in_the_newest_of_each_partition(
         with pytest.raises(RefusedError, match="newest ones; older ones were not read"):
             await messages.by_id(cluster, everything[0].id, topic=topic, limit=10)
         assert await messages.by_id(cluster, everything[0].id, topic=topic) == everything[0]
+
+
+def test_a_traced_number_of_any_length_is_read() -> None:
+    long = "9" * 5_000  # any client may send records of a trace
+    [step] = steps_of("\x01".join(("SubAfter", "R", "M", long, "true", "", "0", long, "g")), {"M"})
+    assert (step.kind, step.took_ms, step.time_ms) == ("ended", None, None)
+
+
+@pytest.mark.parametrize("number", [0, 2**31, 10**30])
+async def test_a_number_of_queues_that_no_request_holds_is_refused(
+    coherer_rocketmq_url: str, coherer_topic: str, number: int
+) -> None:
+    async with opened(coherer_rocketmq_url) as cluster:
+        with pytest.raises(UsageError, match=f"queues, not {number}"):
+            await cluster.admin.topics.create(f"{coherer_topic}_new", number)
+        with pytest.raises(UsageError, match=f"queues, not {number}"):
+            await cluster.admin.topics.alter(coherer_topic, partitions=number)

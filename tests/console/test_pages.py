@@ -164,6 +164,8 @@ async def test_missing_things_are_explained(visitor: Visitor, path: str) -> None
         "/dead-letters/billing?since=yesterday",
         "/dead-letters/billing?cursor=x",
         "/messages/view?topic=orders&partition=x&offset=1",
+        f"/messages/view?topic=orders&partition=1&offset={'9' * 5_000}",
+        f"/messages/view?topic=orders&partition={'9' * 5_000}&offset=1",
     ],
 )
 async def test_malformed_requests_are_explained(visitor: Visitor, path: str) -> None:

@@ -15,6 +15,7 @@ from coherer._administration import members as member_health
 from coherer._administration.access import Cluster, RocketCluster
 from coherer._administration.brokers import broker_list, node_status
 from coherer._common.node_status import NodeStatus, StatusWarning
+from coherer._record.properties import number_in
 from coherer.admin import Broker, Group
 
 BEHIND_MAX: Final = 10
@@ -196,8 +197,7 @@ def _slaves_behind(brokers: Sequence[Broker]) -> list[StatusWarning]:
 
 
 def _end_of(broker: Broker) -> int | None:
-    text = broker.reported.get("commitLogMaxOffset", "")
-    return int(text) if text.isdecimal() else None
+    return number_in(broker.reported.get("commitLogMaxOffset"))
 
 
 def _of_broker(one: Broker) -> list[StatusWarning]:

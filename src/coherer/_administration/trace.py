@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster
+from coherer._record.properties import number_in
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Message, Partition
@@ -187,32 +188,34 @@ def _step(fields: Sequence[str], wanted: set[str]) -> Step | None:
             success = fields[13] if len(fields) > PUB_FIELDS + 1 else fields[12]
             return Step(
                 "sent",
-                _number(fields[1]),
+                number_in(fields[1]),
                 fields[3],
                 fields[8],
-                took_ms=_number(fields[10]),
+                took_ms=number_in(fields[10]),
                 success=success == "true",
             )
         case "SubBefore" if len(fields) >= BEFORE_FIELDS and fields[5] in wanted:
-            attempt = _number(fields[6])
+            attempt = number_in(fields[6])
             detail = f"attempt {attempt + 1}" if attempt is not None else ""
             return Step(
-                "delivered", _number(fields[1]), fields[3], detail=detail, request_id=fields[4]
+                "delivered", number_in(fields[1]), fields[3], detail=detail, request_id=fields[4]
             )
         case "SubAfter" if len(fields) > AFTER_FIELDS and fields[2] in wanted:
             timed = len(fields) > AFTER_TIME
             code = fields[6] if len(fields) > AFTER_FIELDS + 1 else ""
             return Step(
                 "ended",
-                _number(fields[7]) if timed else None,
+                number_in(fields[7]) if timed else None,
                 fields[8] if timed else "",
-                took_ms=_number(fields[3]),
+                took_ms=number_in(fields[3]),
                 success=fields[4] == "true",
                 detail=STATES.get(code, ""),
                 request_id=fields[1],
             )
         case "EndTransaction" if len(fields) > END_FIELDS and fields[5] in wanted:
-            return Step("transaction", _number(fields[1]), fields[3], fields[8], detail=fields[11])
+            return Step(
+                "transaction", number_in(fields[1]), fields[3], fields[8], detail=fields[11]
+            )
         case _:
             return None
 
@@ -232,10 +235,6 @@ def _timed(steps: Sequence[Step]) -> list[Step]:
         else step
         for step in steps
     ]
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
 
 
 # -- offsets

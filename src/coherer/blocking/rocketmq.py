@@ -1432,7 +1432,8 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
             brokers: names of brokers; None for all masters that have the topic.
 
         Raises:
-            UsageError: all settings are None, or queues would be removed.
+            UsageError: all settings are None, the number is out of range, or queues would be
+                removed.
             RefusedError: the topic does not exist.
             UnavailableError: a broker does not have it, or does not answer.
         """

@@ -15,6 +15,7 @@ from coherer import admin
 from coherer._administration import messages
 from coherer._administration.messages import Search
 from coherer._administration.trace import trace
+from coherer._record.properties import number_in
 from coherer.console.pages.common import Console, changing, moment
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message
@@ -108,14 +109,14 @@ class Messages:
         )
 
     async def _at(self, topic: str, given: dict[str, str]) -> admin.Message | None:
-        partition, offset = given.get("partition", ""), given.get("offset", "")
-        if not (partition.isdecimal() and offset.isdecimal()):
+        partition, offset = number_in(given.get("partition")), number_in(given.get("offset"))
+        if partition is None or offset is None:
             raise UsageError("Give a partition and an offset, both as numbers.")
         return await messages.at(
             self._console.facts.cluster,
             topic,
-            int(partition),
-            int(offset),
+            partition,
+            offset,
             broker=given.get("broker") or None,
         )
 

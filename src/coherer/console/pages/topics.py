@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from coherer._record.properties import number_in
 from coherer.console.history import series_name
 from coherer.console.pages.common import Console, changing, matching, part_of, path_of, sorting_of
 from coherer.errors import CohererError, UsageError
@@ -101,11 +102,12 @@ class Topics:
     async def create(self, request: Request, form: FormData) -> Response:
         """Create a topic."""
         name = str(form.get("name", "")).strip()
-        partitions = str(form.get("partitions", ""))
-        if not partitions.isdecimal():
-            raise UsageError(f"{partitions!r} is not a number of partitions.")
+        text = str(form.get("partitions", ""))
+        partitions = number_in(text)
+        if partitions is None:
+            raise UsageError(f"{text!r} is not a number of partitions.")
         admin = self._console.facts.cluster.admin
-        await admin.topics.create(name, int(partitions), wait_ms=CREATE_WAIT_MS)
+        await admin.topics.create(name, partitions, wait_ms=CREATE_WAIT_MS)
         del request
         return self._console.done(path_of("topics", name), "topic-created")
 
@@ -178,14 +180,15 @@ class Topics:
         """Change the number of partitions or the permission of a topic."""
         cluster = self._console.facts.cluster
         name = request.path_params["topic"]
-        partitions, access = str(form.get("partitions", "")), str(form.get("access", ""))
+        partitions = number_in(str(form.get("partitions", "")))
+        access = str(form.get("access", ""))
         broker = str(form.get("broker", ""))
-        if not partitions.isdecimal() or access not in ACCESS:
+        if partitions is None or access not in ACCESS:
             raise UsageError("Give a number of partitions and an access.")
         writable, readable = ACCESS[access]
         await cluster.admin.topics.alter(
             name,
-            partitions=int(partitions),
+            partitions=partitions,
             writable=writable,
             readable=readable,
             brokers=[broker],

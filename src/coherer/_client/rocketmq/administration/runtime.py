@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from coherer._record.properties import number_in
 from coherer._wire.rocketmq.codes import version_name
 from coherer.admin import Broker
 
@@ -23,7 +24,6 @@ def with_runtime(broker: Broker, reported: Mapping[str, str], version: int) -> B
         version: the number of its release, from the header of its answer.
     """
     total, free = _disk(reported.get("commitLogDirCapacity", ""))
-    started = reported.get("bootTimestamp", "")
     return replace(
         broker,
         status="running",
@@ -33,7 +33,7 @@ def with_runtime(broker: Broker, reported: Mapping[str, str], version: int) -> B
         disk_used=_ratio(reported.get("commitLogDiskRatio", "")),
         disk_bytes=total,
         disk_free_bytes=free,
-        started_ms=int(started) if started.isdecimal() else None,
+        started_ms=number_in(reported.get("bootTimestamp")),
         reported=reported,
     )
 

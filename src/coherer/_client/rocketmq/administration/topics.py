@@ -23,6 +23,7 @@ from coherer._wire.rocketmq.bodies import (
     TopicStats,
 )
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
+from coherer._wire.rocketmq.command import INT32_MAX
 from coherer._wire.rocketmq.headers import CreateTopicHeader, TopicHeader
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError, RequestTimeoutError, UnavailableError, UsageError
@@ -91,8 +92,7 @@ class TopicAdmin(Part):
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         names.check_topic(name)
-        if partitions < 1:
-            raise UsageError(f"A topic has at least one queue, not {partitions}.", topic=name)
+        _check_queues(partitions, name)
         await self._instance.start()
         if not exist_ok and await self._route(name) is not None:
             raise refused(ResponseCode.TOPIC_EXIST_ALREADY, "The topic exists already.", topic=name)
@@ -127,12 +127,15 @@ class TopicAdmin(Part):
             brokers: names of brokers; None for all masters that have the topic.
 
         Raises:
-            UsageError: all settings are None, or queues would be removed.
+            UsageError: all settings are None, the number is out of range, or queues would be
+                removed.
             RefusedError: the topic does not exist.
             UnavailableError: a broker does not have it, or does not answer.
         """
         if partitions is None and writable is None and readable is None:
             raise UsageError("There is nothing to change.", topic=name)
+        if partitions is not None:
+            _check_queues(partitions, name)
         await self._instance.start()
         route = await self._instance.routes.look_up(name)
         wanted = sorted(route.brokers) if brokers is None else list(brokers)
@@ -323,6 +326,11 @@ def _topic(route: Route) -> admin.Topic:
         writable=bool(route.writable),
         readable=bool(route.readable),
     )
+
+
+def _check_queues(number: int, topic: str) -> None:
+    if not 0 < number <= INT32_MAX:  # Java's type of the field
+        raise UsageError(f"A topic has 1 to {INT32_MAX} queues, not {number}.", topic=topic)
 
 
 def _permission(now: int, *, writable: bool | None, readable: bool | None) -> int:
