@@ -106,7 +106,7 @@ async def test_an_id_over_tubemq_is_looked_for_in_the_newest_of_each_partition(
 
 def test_a_traced_number_of_any_length_is_read() -> None:
     long = "9" * 5_000  # any client may send records of a trace
-    [step] = steps_of("\x01".join(("SubAfter", "R", "M", long, "true", "", "0", long, "g")), {"M"})
+    [step] = steps_of(f"SubAfter\x01R\x01M\x01{long}\x01true\x01\x010\x01{long}\x01g", {"M"})
     assert (step.kind, step.took_ms, step.time_ms) == ("ended", None, None)
 
 

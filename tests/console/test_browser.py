@@ -173,6 +173,21 @@ def test_a_login_in_the_browser(node: EmbeddedNode) -> None:
         assert one.problems() == []
 
 
+def test_a_page_of_something_that_was_deleted_says_so(rocket: Browser, node: EmbeddedNode) -> None:
+    node.create_topic("short-lived")
+    rocket.view("desktop", "light")
+    rocket.open("/topics/short-lived")
+
+    async def delete() -> None:
+        async with opened(node.rocketmq_url) as cluster:
+            await cluster.admin.topics.delete("short-lived")
+
+    asyncio.run(delete())
+    rocket.wait("return document.getElementById('connection').textContent !== ''")
+    assert rocket.find("#connection").text.startswith("This does not exist any more.")
+    rocket.driver.get_log("browser")  # it reports each answer of 404
+
+
 def test_a_lost_cluster_is_reported_on_the_page() -> None:
     from coherer.testing import embedded_node
 

@@ -190,8 +190,8 @@ class Groups:
         problem = None
         if group.members:
             problem = (
-                f"It has {len(group.members)} members. Stop them first: their next commit would "
-                "create the group again."
+                f"Members: {len(group.members)}. Stop them first: their next commit would create "
+                "the group again."
             )
         return self._console.render(
             request,

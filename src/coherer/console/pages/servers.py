@@ -114,7 +114,7 @@ class Servers:
     async def drop(self, request: Request, form: FormData) -> Response:
         """Delete an account of a RocketMQ cluster."""
         name = request.path_params["account"]
-        if str(form.get("confirm", "")) != name:
+        if str(form.get("confirm", "")).strip() != name:
             raise UsageError(f"Type {name} to confirm; nothing was deleted.")
         await self._rocket().admin.accounts.delete(name)
         return self._console.done("/accounts", "account-deleted")

@@ -99,8 +99,10 @@
     if (place && place.textContent !== text) place.textContent = text;
   };
   document.addEventListener("htmx:error", () => say("The console does not answer. What you see may be out of date."));
+  const trouble = { 404: "This does not exist any more.", 502: "The cluster does not answer." };
   document.addEventListener("htmx:after:request", (event) => {
-    const bad = event.detail.ctx.response.status >= 400;
-    say(bad ? "The cluster does not answer. What you see may be out of date." : "");
+    const status = event.detail.ctx.response.status;
+    const why = trouble[status] || "The page cannot be refreshed: reload it to see why.";
+    say(status >= 400 ? `${why} What you see may be out of date.` : "");
   });
 })();
