@@ -18,14 +18,12 @@ from coherer._rules.rocketmq.consumer_filters import (
     Filter,
 )
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.subscription import BloomFilter
+from coherer._wire.rocketmq.subscription import BLOOM_BITS, bloom_positions
 from coherer.errors import DamagedStoreError, UsageError
-
-BLOOM = BloomFilter()
 
 
 def bits(text: str) -> BloomBits:
-    return BloomBits(BLOOM.bits, BLOOM.positions(text))
+    return BloomBits(BLOOM_BITS, bloom_positions(text))
 
 
 def compiled(expression: str, kind: str) -> Compiled:

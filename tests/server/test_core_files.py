@@ -31,7 +31,7 @@ def core_of(store: Store) -> Core:
 
 
 def content(store: Store, name: str) -> Any:
-    data = store.load_config(name)
+    data = store.read_config(name, bytes)
     return None if data is None else msgspec.json.decode(data)
 
 

@@ -13,10 +13,10 @@ from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 def test_save_keeps_the_previous_version(harness: Any) -> None:
     store = harness.open()
-    assert store.load_config("topics.json") is None
+    assert store.read_config("topics.json", bytes) is None
     store.save_config("topics.json", b"1")
     store.save_config("topics.json", b"2")
-    assert store.load_config("topics.json") == b"2"
+    assert store.read_config("topics.json", bytes) == b"2"
     config = harness.directory / "config"
     assert (config / "topics.json.bak").read_bytes() == b"1"
     assert sorted(path.name for path in config.iterdir()) == ["topics.json", "topics.json.bak"]
@@ -31,7 +31,7 @@ def test_the_backup_is_used_if_the_file_is_missing(harness: Any, left: bytes | N
     path.unlink()
     if left is not None:
         path.write_bytes(left)
-    assert store.load_config("topics.json") == b"1"
+    assert store.read_config("topics.json", bytes) == b"1"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", "a..b", ".hidden"])
@@ -40,7 +40,7 @@ def test_names_cannot_leave_the_directory(harness: Any, name: str) -> None:
     with pytest.raises(UsageError):
         store.save_config(name, b"")
     with pytest.raises(UsageError):
-        store.load_config(name)
+        store.read_config(name, bytes)
 
 
 class Watching(OsFiles):
@@ -95,7 +95,7 @@ def test_a_save_that_a_crash_interrupted_leaves_nothing_behind(harness: Any) -> 
     (config / "topics.json.bak").hardlink_to(config / "topics.json")
     (config / "topics.json.bak.tmp").write_bytes(b"")
     store.save_config("topics.json", b"2")
-    assert store.load_config("topics.json") == b"2"
+    assert store.read_config("topics.json", bytes) == b"2"
     assert (config / "topics.json.bak").read_bytes() == b"1"
     assert sorted(path.name for path in config.iterdir()) == ["topics.json", "topics.json.bak"]
 
@@ -108,7 +108,7 @@ def test_a_file_system_without_second_names_gets_a_copy(harness: Any, monkeypatc
     store = harness.open()
     store.save_config("topics.json", b"1")
     store.save_config("topics.json", b"2")
-    assert store.load_config("topics.json") == b"2"
+    assert store.read_config("topics.json", bytes) == b"2"
     assert (harness.directory / "config" / "topics.json.bak").read_bytes() == b"1"
 
 
@@ -136,18 +136,18 @@ def test_a_bit_that_flips_gives_no_other_content(
         changed = bytearray(saved)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
-        found = store.load_config(name)
+        found = store.read_config(name, bytes)
         # A mark of the checksum that is damaged looks like a part of a file by another program.
         assert found in (data, before) or (found == bytes(changed) and data[1:] in found)
     path.write_bytes(saved)
-    assert store.load_config(name) == data
+    assert store.read_config(name, bytes) == data
 
 
 def test_a_file_of_another_program_has_no_checksum(harness: Any) -> None:
     store = harness.open()
     path: Path = harness.directory / "config" / "topics.json"
     path.write_bytes(b'{"topicConfigTable":{}}')
-    assert store.load_config("topics.json") == b'{"topicConfigTable":{}}'
+    assert store.read_config("topics.json", bytes) == b'{"topicConfigTable":{}}'
 
 
 def test_the_first_version_is_there_twice(harness: Any) -> None:
@@ -156,9 +156,9 @@ def test_the_first_version_is_there_twice(harness: Any) -> None:
     path: Path = harness.directory / "config" / "topics.json"
     assert not path.samefile(path.with_name("topics.json.bak"))
     path.write_bytes(b'{"edited":1}')
-    assert store.load_config("topics.json") == b'{"edited":1}'
+    assert store.read_config("topics.json", bytes) == b'{"edited":1}'
     path.write_bytes(b'{"checksum":"00000000"}')
-    assert store.load_config("topics.json") == b"{}"
+    assert store.read_config("topics.json", bytes) == b"{}"
 
 
 def test_a_damaged_file_is_kept(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,13 +168,13 @@ def test_a_damaged_file_is_kept(harness: Any, caplog: pytest.LogCaptureFixture) 
     path: Path = harness.directory / "config" / "topics.json"
     edited = path.read_bytes().replace(b"2", b"3")
     path.write_bytes(edited)
-    assert store.load_config("topics.json") == b'{"n":1}'
+    assert store.read_config("topics.json", bytes) == b'{"n":1}'
     assert "if you have edited the file, remove the checksum" in caplog.text
     store.save_config("topics.json", b'{"n":4}')
-    assert store.load_config("topics.json") == b'{"n":4}'
+    assert store.read_config("topics.json", bytes) == b'{"n":4}'
     assert path.with_name("topics.json.damaged").read_bytes() == edited
     path.unlink()
-    assert store.load_config("topics.json") == b'{"n":1}'
+    assert store.read_config("topics.json", bytes) == b'{"n":1}'
 
 
 @pytest.mark.parametrize("names", [["topics.json"], ["topics.json", "topics.json.bak"]])
@@ -183,7 +183,7 @@ def test_an_empty_file_is_not_a_missing_one(harness: Any, names: list[str]) -> N
     for name in names:
         (harness.directory / "config" / name).write_bytes(b"")
     with pytest.raises(DamagedStoreError, match=r"topics\.json is empty, and there is no valid"):
-        store.load_config("topics.json")
+        store.read_config("topics.json", bytes)
 
 
 def test_a_full_disk_has_room_for_the_first_version_only(harness: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_full_disk_has_room_for_the_first_version_only(harness: Any) -> None:
 
     store = harness.open(files=OneFile())
     store.save_config("topics.json", b"{}")
-    assert store.load_config("topics.json") == b"{}"
+    assert store.read_config("topics.json", bytes) == b"{}"
     config = harness.directory / "config"
     assert [path.name for path in config.iterdir()] == ["topics.json"]
     shutil.rmtree(config)  # so that the store can write when it is closed
@@ -205,4 +205,4 @@ def test_os_errors_are_translated(harness: Any) -> None:
     store = harness.open()
     (harness.directory / "config" / "topics.json").mkdir()
     with pytest.raises(StoreError, match=r"read topics\.json"):
-        store.load_config("topics.json")
+        store.read_config("topics.json", bytes)

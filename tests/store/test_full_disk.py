@@ -197,10 +197,10 @@ def test_a_full_disk_keeps_the_old_configuration(harness: Any, full_files: Any) 
     full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.save_config("topics.json", b"new")
-    assert store.load_config("topics.json") == b"old"
+    assert store.read_config("topics.json", bytes) == b"old"
     full_files.free_sectors = None
     store.save_config("topics.json", b"new")
-    assert store.load_config("topics.json") == b"new"
+    assert store.read_config("topics.json", bytes) == b"new"
 
 
 def test_other_errors_are_not_reported_as_full(harness: Any) -> None:

@@ -108,7 +108,7 @@ def test_the_log_is_durable_before_a_file_is_written(
     contents = []
     for image in images:
         again = harness.open(image)
-        contents.append(again.load_config(name))
+        contents.append(again.read_config(name, bytes))
         assert contents[-1] == b"old" or again.queue_range("t", 0) == (0, 10)
         again.close()
     assert set(contents) == {b"old", b"new"}
@@ -128,7 +128,7 @@ def test_no_file_is_written_when_the_log_cannot_be_synced(
     monkeypatch.setattr(files, "sync", fail)
     with pytest.raises(StoreError, match="log could not be synced"):
         store.save_config("consumerOffset.json", b"new")
-    assert store.load_config("consumerOffset.json") == b"old"
+    assert store.read_config("consumerOffset.json", bytes) == b"old"
 
 
 def open_core(harness: Any, directory: Path | None = None, files: Any = None) -> Core:

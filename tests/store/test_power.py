@@ -70,7 +70,7 @@ class Cut:
         self._left = self._chance.choice([5, 20, 60, 200, 10_000])
         self._left = self._chance.randint(0, self._left)
         self.durable = 0
-        self.saved = [store.load_config("topics.json") or b""]
+        self.saved = [store.read_config("topics.json", bytes) or b""]
         self.config = b""
         files.before = self._step
 
@@ -123,7 +123,7 @@ def test_flushed_messages_survive_a_power_cut(
         before = {name for queue in harness.everything(store).values() for name in queue.values()}
         assert kept.keys() <= before
         assert not store.recovery.clean or life == 0
-        assert (store.load_config("topics.json") or b"") >= config
+        assert (store.read_config("topics.json", bytes) or b"") >= config
         image = tmp_path / f"life{life + 1}"
         cut = Cut(store, files, directory, image, chance)
         number, log_offsets = run(harness, store, chance, number, cut.saved)

@@ -102,22 +102,19 @@ def replay_id(letter: DeadLetter, target: str) -> str:
     return derived_id(seed, letter.stored_ms)
 
 
-async def replayed(
-    cluster: Cluster, letters: Sequence[DeadLetter], *, to: str | None = None
-) -> frozenset[str]:
-    """Return the ids of the dead letters that a replay has sent.
+async def replayed(cluster: Cluster, letters: Sequence[DeadLetter]) -> frozenset[str]:
+    """Return the ids of the dead letters that a replay has sent to their original topics.
 
     Args:
         cluster: the cluster.
         letters: the dead letters, for example of a page.
-        to: the topic they were sent to; None for the original topic of each.
 
     Raises:
         UsageError: it is a TubeMQ cluster.
         UnavailableError: a broker does not answer.
     """
     rocket = rocketmq_only(cluster, "dead letters")
-    found = await asyncio.gather(*(_was_sent(rocket, one, to or one.topic) for one in letters))
+    found = await asyncio.gather(*(_was_sent(rocket, one, one.topic) for one in letters))
     return frozenset(one.id for one, sent in zip(letters, found, strict=True) if sent)
 
 

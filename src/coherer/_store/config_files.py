@@ -148,15 +148,6 @@ class ConfigFiles:
             )
         return None
 
-    def load(self, name: str) -> bytes | None:
-        """Return the content of a file, or of its `.bak`; None if neither exists.
-
-        Raises:
-            DamagedStoreError: the content is invalid.
-            StoreError: it cannot be read.
-        """
-        return self.read(name, bytes)
-
     def check(self, name: str, parse: Callable[[bytes], object]) -> ConfigProblem | None:
         """Return the problem of a file; None if it is valid or missing.
 

@@ -809,12 +809,8 @@ class Store:
             self._queue_files.remove(topic)
             note_removal(self._files, self.directory)
 
-    def load_config(self, name: str) -> bytes | None:
-        """Return the content of `config/<name>`; None if it does not exist. For any thread."""
-        return self._config.load(name)
-
     def read_config(self, name: str, parse: Callable[[bytes], T]) -> T | None:
-        """Parse `config/<name>`, or its `.bak` if that fails; None if neither exists.
+        """Parse `config/<name>`, or its `.bak` if that fails; None if neither exists. Any thread.
 
         Raises:
             DamagedStoreError: the content cannot be parsed.

@@ -38,7 +38,7 @@ LOCK, UNLOCK = 41, 42
 
 
 def file(harness: Harness, name: str) -> Any:
-    data = harness.store.load_config(name)
+    data = harness.store.read_config(name, bytes)
     return None if data is None else msgspec.json.decode(data)
 
 

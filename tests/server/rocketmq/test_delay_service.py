@@ -105,7 +105,7 @@ async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
     await node.until(1_000)
     node.service.save()
     await node.core.files.flush()
-    assert node.store.load_config(DELAY_FILE) == b'{"offsetTable":{1:5}}'
+    assert node.store.read_config(DELAY_FILE, bytes) == b'{"offsetTable":{1:5}}'
     await node.close()
     again = Node(tmp_path, clock)
     await again.until(5_000)

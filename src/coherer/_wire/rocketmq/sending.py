@@ -37,8 +37,6 @@ class SendEncoder:
     Args:
         group: the producer's group.
         broker: the name of the broker that gets the messages; empty to leave it out.
-        default_topic: the model for a topic that the send creates.
-        default_topic_queue_nums: number of queues of such a topic.
         unit_mode: the producer belongs to a unit.
 
     >>> frame = SendEncoder("p", "demo").encode(1, 0, b"hello", "", born_ms=5)
@@ -54,11 +52,9 @@ class SendEncoder:
         topic: str,
         broker: str = "",
         *,
-        default_topic: str = AUTO_CREATE_TOPIC,
-        default_topic_queue_nums: int = QUEUES_DEFAULT,
         unit_mode: bool = False,
     ) -> None:
-        fields = {"a": group, "b": topic, "c": default_topic, "d": str(default_topic_queue_nums)}
+        fields = {"a": group, "b": topic, "c": AUTO_CREATE_TOPIC, "d": str(QUEUES_DEFAULT)}
         # Names and values without the closing brace.
         self._start = fastjson.dumps_strict(fields)[:-1].replace(b"%", b"%%")
         self._unit_mode = b"true" if unit_mode else b"false"

@@ -80,7 +80,6 @@ class Session:
         body: bytes | memoryview = b"",
         *,
         oneway: bool = False,
-        language: str | None = None,
         remark: str | None = None,
     ) -> tuple[int, bytes]:
         """Return number and frame of a request.
@@ -88,7 +87,6 @@ class Session:
         Args:
             fields: the custom header.
             oneway: the peer does not answer.
-            language: overrides the session's language.
             remark: text for people.
 
         Raises:
@@ -99,7 +97,7 @@ class Session:
             code,
             opaque,
             ONEWAY if oneway else 0,
-            language or self._language,
+            self._language,
             remark=remark,
             fields=fields or {},
             body=body,

@@ -8,8 +8,6 @@ See docs/protocol/rocketmq.md, section 7.1, and section 3.11 for `BloomFilter`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -139,70 +137,30 @@ _JAVA_SPACE: Final = "".join(map(chr, range(33)))
 """The characters that Java's `trim` removes: all up to the space."""
 
 
-ERROR_PERCENT: Final = 20
-CONSUMERS: Final = 32
+BLOOM_BITS: Final = 112
+"""The bits that Java's bloom filter has by default, for 32 consumers and 20 % errors."""
+_BLOOM_HASHES: Final = 3
 
 
-class BloomFilter:
-    """The bloom filter that RocketMQ's broker stores with SQL92 subscriptions.
+def bloom_positions(text: str) -> tuple[int, ...]:
+    """Return the bits of a text in a bloom filter of Java's broker; some may be equal.
 
-    Each pair of group and topic has `hashes` of `bits` bits. A broker that calculates bitmaps when
-    it stores messages can skip messages without evaluating the expression. Coherer evaluates, but
-    writes the same `bloomFilterData` into consumerFilter.json, because Java's broker discards all
-    filters if it finds other numbers.
+    Each pair of group and topic has such bits. A broker that calculates bitmaps when it stores
+    messages can skip messages without evaluating the expression. Coherer evaluates, but writes the
+    same `bloomFilterData` into consumerFilter.json, because Java's broker discards all filters if
+    it finds other numbers.
 
-    Java's defaults (20 % errors, 32 consumers) give 3 of 112 bits:
-
-    >>> BloomFilter().positions("GID_PY#T1")
-    (5, 12, 92)
-
-    Args:
-        error_percent: tolerated false positives in percent, 1 to 99.
-        consumers: expected number of texts.
-
-    Attributes:
-        hashes: number of bits of a text.
-        bits: total number of bits.
-
-    Raises:
-        UsageError: a number is out of range.
+    >>> bloom_positions("GID_PY#T1"), bloom_positions("group#topic")
+    ((5, 12, 92), (79, 21, 21))
     """
+    import mmh3  # only consumers that filter with SQL need it
 
-    def __init__(self, error_percent: int = ERROR_PERCENT, consumers: int = CONSUMERS) -> None:
-        if not 0 < error_percent < 100 or consumers < 1:
-            raise UsageError(
-                f"A bloom filter cannot have {error_percent} % errors and {consumers} consumers."
-            )
-        rate = error_percent / 100
-        self.hashes = math.ceil(math.log(rate) / math.log(0.5))
-        needed = math.ceil(consumers * math.log2(1 / rate) * math.log2(math.e))
-        self.bits = -(-needed // 8) * 8
-
-    def positions(self, text: str) -> tuple[int, ...]:
-        """Return the bits of a text; some may be equal.
-
-        >>> BloomFilter().positions("group#topic")
-        (79, 21, 21)
-        """
-        import mmh3  # only consumers that filter with SQL need it
-
-        low64 = mmh3.hash64(text.encode(), 0, True, signed=False)[0]
-        first, second = low64 & 0xFFFFFFFF, low64 >> 32
-        found: list[int] = []
-        for number in range(1, self.hashes + 1):
-            combined = first + number * second & 0xFFFFFFFF
-            if combined & 0x80000000:  # negative in Java, which turns all bits then
-                combined ^= 0xFFFFFFFF
-            found.append(combined % self.bits)
-        return tuple(found)
-
-    def bitmap(self, positions: Iterable[int]) -> bytes:
-        """Return the bits as bytes: bit p is in byte p // 8, with the value 1 << p % 8.
-
-        >>> BloomFilter().bitmap([5, 12, 92]).hex()
-        '2010000000000000000000100000'
-        """
-        data = bytearray(self.bits // 8)
-        for position in positions:
-            data[position // 8] |= 1 << position % 8
-        return bytes(data)
+    low64 = mmh3.hash64(text.encode(), 0, True, signed=False)[0]
+    first, second = low64 & 0xFFFFFFFF, low64 >> 32
+    found: list[int] = []
+    for number in range(1, _BLOOM_HASHES + 1):
+        combined = first + number * second & 0xFFFFFFFF
+        if combined & 0x80000000:  # negative in Java, which turns all bits then
+            combined ^= 0xFFFFFFFF
+        found.append(combined % BLOOM_BITS)
+    return tuple(found)

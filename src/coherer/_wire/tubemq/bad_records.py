@@ -8,15 +8,12 @@ from coherer._record.bad_record import BadRecord
 _CRC_MASK = 0x7FFFFFFF
 
 
-def bad_record(
-    data: bytes, checksum: int, *, message_id: int, offset: int | None = None
-) -> BadRecord:
+def bad_record(data: bytes, checksum: int, *, message_id: int) -> BadRecord:
     """Make the record of a bad message.
 
     Args:
         checksum: the checksum that was sent with it.
         message_id: the broker's id.
-        offset: the offset of the message, if it is known.
 
     >>> bad_record(b"plain", 7, message_id=3).error
     'The checksum is wrong: 00000007 was sent, 192062CF arrived.'
@@ -29,7 +26,7 @@ def bad_record(
     else:
         size = int.from_bytes(data[:4], "big", signed=True)
         error = f"The attributes are malformed: {size} bytes do not fit into {len(data) - 4}."
-    return BadRecord(offset, str(message_id), error, data)
+    return BadRecord(None, str(message_id), error, data)
 
 
 def flaw_of(body: bytes, checksum: int) -> str:

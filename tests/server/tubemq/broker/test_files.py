@@ -22,7 +22,7 @@ async def test_positions_outlive_the_broker(
     client.register(groupName="passing", currOffset=1)
     client.register(groupName="latest", readStatus=1)
     await broker.core.save_positions()
-    assert store.load_config("consumerOffset.json") == (
+    assert store.read_config("consumerOffset.json", bytes) == (
         b'{"offsetTable":{"demo@g":{0:3},"demo@latest":{0:3}}}'
     )
     again = Broker(OPTIONS, Core(store, clock.now_ms))

@@ -162,7 +162,7 @@ async def test_the_life_of_a_configuration(
     assert partitions(broker) == {"a": 2, "b": 5}
     assert state.topics["b"].stores == 2
     await broker.core.files.flush()
-    assert b'"b"' in (store.load_config("topics.json") or b"")
+    assert b'"b"' in (store.read_config("topics.json", bytes) or b"")
     script.heard.clear()
     link.sync()
     assert len(script.heard) == 1, "one heartbeat without changes"

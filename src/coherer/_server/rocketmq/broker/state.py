@@ -28,13 +28,12 @@ from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import SLAVE_FIELD
-from coherer._wire.rocketmq.subscription import BloomFilter
+from coherer._wire.rocketmq.subscription import BLOOM_BITS, bloom_positions
 from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
 SQL92: Final = "SQL92"
-_BLOOM: Final = BloomFilter()
 
 
 def compile_expression(expression: str, kind: str) -> Compiled:
@@ -79,7 +78,7 @@ def bloom_bits(text: str) -> BloomBits:
     >>> bloom_bits("GID_PY#T1")
     BloomBits(bit_num=112, bit_pos=(5, 12, 92))
     """
-    return BloomBits(_BLOOM.bits, _BLOOM.positions(text))
+    return BloomBits(BLOOM_BITS, bloom_positions(text))
 
 
 def is_name(text: str) -> bool:

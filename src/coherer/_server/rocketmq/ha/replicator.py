@@ -11,7 +11,7 @@ from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._server.rocketmq.ha.master import HaMaster
 from coherer._server.rocketmq.ha.signing import Door
-from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave, MetadataSync
+from coherer._server.rocketmq.ha.slave import HaSlave, MetadataSync
 from coherer._server.rocketmq.remoting_client import RemotingClient
 
 SYNC_MASTER: Final = "SYNC_MASTER"
@@ -28,7 +28,6 @@ class Replicator:
         account: name and secret with which a slave signs; None for none.
         access: the accounts of a master whose slaves must sign; None without.
         tls: how a slave's connection for the log is encrypted; None for a plain one.
-        retry_s: how long a slave waits before it reconnects.
 
     Attributes:
         master: the master's side; None for a slave.
@@ -44,7 +43,6 @@ class Replicator:
         account: tuple[str, str] | None = None,
         access: Access | None = None,
         tls: net.TlsOptions | None = None,
-        retry_s: float = RETRY_S,
     ) -> None:
         self._access = access
         self._now_ms = broker.core.lease_ms
@@ -58,7 +56,6 @@ class Replicator:
                 broker.core,
                 account=account,
                 tls=tls,
-                retry_s=retry_s,
                 log_of_master=self.metadata.log_of_master,
             )
             return

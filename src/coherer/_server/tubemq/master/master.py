@@ -44,6 +44,9 @@ from coherer.errors import ProtocolError, StoreError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
+_USER: Final = "coherer"
+"""Makes the changes that this node asks for."""
+
 HOUSEKEEPING_MS: Final = 1_000
 """How often expired clients, brokers and tokens are looked for, which last for many seconds."""
 
@@ -249,8 +252,6 @@ class Master:
         name: str,
         partitions: int | None = None,
         brokers: Iterable[int] | None = None,
-        *,
-        user: str = "coherer",
     ) -> int:
         """Create a topic.
 
@@ -258,7 +259,6 @@ class Master:
             name: a letter, then letters, digits, `_` and `-`; at most 64 characters.
             partitions: the number of partitions on each broker; None for the default.
             brokers: the ids of the brokers; None for all brokers of the catalog.
-            user: the user who makes the change.
 
         Returns:
             The number of brokers it was added to. Brokers that have the topic keep it unchanged.
@@ -270,17 +270,17 @@ class Master:
             StoreError: the topic is created, but not saved yet.
         """
         state = self.state
-        state.require_active(user)
+        state.require_active(_USER)
         chosen = sorted(state.catalog.brokers) if brokers is None else list(brokers)
         if not chosen:
             raise UsageError("There is no broker for the topic.", topic=name)
         for broker in chosen:
             state.catalog.broker(broker)
-        count = state.create_topic(name, partitions, chosen, user)
+        count = state.create_topic(name, partitions, chosen, _USER)
         state.commit_changes()
         return count
 
-    def delete_topic(self, name: str, *, user: str = "coherer") -> bool:
+    def delete_topic(self, name: str) -> bool:
         """Order all brokers to delete a topic with its messages. Returns whether it existed.
 
         Raises:
@@ -288,14 +288,14 @@ class Master:
             StoreError: the order is in effect, but not saved yet.
         """
         state = self.state
-        state.require_active(user)
+        state.require_active(_USER)
         found = [
             deployment
             for deployment in state.catalog.topics.get(name, {}).values()
             if deployment.status < TopicStatus.REMOVING
         ]
         for deployment in found:
-            state.catalog.remove_topic(name, deployment.broker, state.change(user))
+            state.catalog.remove_topic(name, deployment.broker, state.change(_USER))
         state.commit_changes()
         return bool(found)
 
