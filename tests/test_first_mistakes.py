@@ -17,7 +17,14 @@ import coherer
 import coherer.blocking
 from coherer._client.engine.sender import SendReport
 from coherer._net import TlsOptions
-from coherer.errors import ConnectError, RefusedError, SendManyError, UsageError, WrongProtocolError
+from coherer.errors import (
+    ConnectError,
+    RefusedError,
+    RequestTimeoutError,
+    SendManyError,
+    UsageError,
+    WrongProtocolError,
+)
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
 
@@ -295,6 +302,17 @@ async def test_a_consumer_whose_topic_is_created_for_it_is_warned(
                 pass
     [line] = [one.getMessage() for one in caplog.records if "misspelt-topic" in one.getMessage()]
     assert "did not exist" in line
+
+
+async def test_a_member_that_waits_for_a_queue_of_nothing_says_its_group(
+    node: EmbeddedNode,
+) -> None:
+    async with (
+        coherer.connect(node.rocketmq_url) as client,
+        client.consumer("waiting", "nothing-there") as consumer,
+    ):
+        with pytest.raises(RequestTimeoutError, match="member of group waiting has no queue"):
+            await consumer.wait_assigned(100)
 
 
 async def test_tls_against_a_plain_port_is_given_up_long_before_the_timeout(

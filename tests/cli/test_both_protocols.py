@@ -165,6 +165,7 @@ def test_a_group_is_deleted(
     again = run(coherer_node, protocol, "groups", "delete", group, "--yes")
     assert again.exit_code == 1
     assert f"There is no group {group}" in again.stderr
+    assert "`coherer groups list` shows the existing ones." in again.stderr
 
 
 @BOTH

@@ -100,7 +100,8 @@ class RocketMQQueue:
         """Broker and number of all queues that accept messages, which may be fewer than it has."""
         queues = self._client.admin().topics.writable_queues(topic)
         if not queues:
-            raise UnavailableError("The topic has no writable queue.", topic=topic)
+            hint = "`coherer topics list` shows whether the topic is writable."
+            raise UnavailableError("The topic has no writable queue.", topic=topic, hint=hint)
         return [place_of(queue) for queue in queues]
 
     def send_packed(

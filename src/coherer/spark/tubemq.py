@@ -136,7 +136,9 @@ class TubeMQQueue:
             }
         if key not in self._partitions[one.topic]:
             raise UnavailableError(
-                f"No broker has partition {one.broker}:{one.partition} now.", topic=one.topic
+                f"No broker has partition {one.broker}:{one.partition} now.",
+                topic=one.topic,
+                hint="Is the broker up? `coherer topics describe` shows the partitions.",
             )
         return self._partitions[one.topic][key]
 

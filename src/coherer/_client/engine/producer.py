@@ -35,6 +35,8 @@ from coherer._client.engine.tasks import Waiters
 from coherer.errors import CohererError, ConnectError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
 
+WRITABLE_HINT: Final = "`coherer topics list` shows whether the topic is writable."
+
 
 def message_topic(message: Message) -> str:
     """The topic of a message.

@@ -427,7 +427,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
                 await self._assignments.wait_any(self.check)
         except TimeoutError:
             raise RequestTimeoutError(
-                f"No partition was assigned within {timeout_ms} ms.",
+                f"This member of group {self.group} has no partition after {timeout_ms} ms.",
                 hint="Has the master rebalanced? Does the group have more members than partitions?",
             ) from None
         return self.assignment

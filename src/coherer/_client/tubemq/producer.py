@@ -18,6 +18,7 @@ from coherer import limits
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import TUBEMQ, meters_of
 from coherer._client.engine.producer import (
+    WRITABLE_HINT,
     BaseProducer,
     body_of,
     encoding_error,
@@ -256,6 +257,7 @@ class Producer(BaseProducer):
                 "The topic has no writable partition any more.",
                 topic=topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+                hint=WRITABLE_HINT,
             )
         return route
 

@@ -148,7 +148,8 @@ class GroupAdmin(Part):
             missing = refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"There is no group {name}."
             )
-            missing.hint = ""  # the code's own hint is to create the group
+            # The code's own hint is to create the group.
+            missing.hint = "`coherer groups list` shows the existing ones."
             raise missing
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         masters, without_master = await self._servers.with_and_without_master()

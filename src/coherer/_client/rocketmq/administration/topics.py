@@ -183,7 +183,9 @@ class TopicAdmin(Part):
                     pause_ms = min(2 * pause_ms, POLL_LAST_MS)
         except TimeoutError:
             raise RequestTimeoutError(
-                f"The topic cannot be used after {timeout_ms} ms.", topic=name
+                f"The topic cannot be used after {timeout_ms} ms.",
+                topic=name,
+                hint="Are its brokers up, and registered with the name servers?",
             ) from None
 
     async def delete(self, name: str) -> None:

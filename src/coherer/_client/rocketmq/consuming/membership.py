@@ -252,7 +252,7 @@ class GroupMembership:
                 )
         except TimeoutError:
             raise RequestTimeoutError(
-                f"No queue was assigned within {timeout_ms} ms.",
+                f"This member of group {self.group} has no queue after {timeout_ms} ms.",
                 hint="Does the topic exist? Does the group have more members than queues?",
             ) from None
         return self.assignment

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Final
 
 from coherer._client.engine.assigned import RetryAfter
+from coherer._client.engine.producer import WRITABLE_HINT
 from coherer._client.rocketmq.consuming.broker_rpc import SEND_BACK_TIMEOUT_MS, BrokerRpc
 from coherer._client.rocketmq.options import ConsumerOptions
 from coherer._client.rocketmq.received import DEAD
@@ -247,4 +248,6 @@ class Redelivery:
                 error = failure
             else:
                 return
-        raise error or UnavailableError("No broker accepts messages.", topic=topic)
+        raise error or UnavailableError(
+            "No broker accepts messages for a retry.", topic=topic, hint=WRITABLE_HINT
+        )

@@ -24,6 +24,7 @@ from msgspec import structs
 
 from coherer._client.engine.arguments import check_value
 from coherer._client.engine.producer import (
+    WRITABLE_HINT,
     body_of,
     encoding_error,
     message_topic,
@@ -60,7 +61,6 @@ from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import ClosedError, CohererError, UnavailableError, UsageError
 from coherer.message import Message
 
-WRITABLE_HINT: Final = "`coherer topics list` shows whether the topic is writable."
 LOOPBACK: Final = "127.0.0.1"
 _DELAYS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 

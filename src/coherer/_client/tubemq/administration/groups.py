@@ -100,7 +100,10 @@ class GroupAdmin(Part):
         silent = [one for one in brokers if not await self._answers(one, topic)]
         if not found and not silent:
             raise RefusedError(
-                f"There is no group {name}.", server=self._calls.server, code=NO_GROUP
+                f"There is no group {name}.",
+                server=self._calls.server,
+                code=NO_GROUP,
+                hint="`coherer groups list` shows the existing ones.",
             )
         for broker in brokers if found else ():
             if broker not in silent and not await self._delete(name, broker):
