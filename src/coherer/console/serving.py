@@ -43,8 +43,8 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[Serving]:
     """Serve a console until the block ends.
 
     Raises:
-        UsageError: an option is malformed, or a TLS file cannot be used.
-        UnavailableError: the server cannot listen on the address.
+        UsageError: an option is malformed, a TLS file cannot be used, or the server cannot listen
+            on the address.
     """
     async with running(options) as app:
         config = uvicorn.Config(
@@ -65,7 +65,7 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[Serving]:
             bound = await net.bound_socket(options.host.strip("[]"), options.port)
         except UsageError as error:
             text = f"The console cannot start. {error.text}"
-            raise UnavailableError(text, hint=error.hint) from error
+            raise UsageError(text, hint=error.hint) from error
         serving = asyncio.create_task(server.serve([bound]), name="serve the console")
         upkeep = Upkeep()
         if certificates is not None:
