@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -404,6 +406,17 @@ async def test_figures_of_the_broker(broker_harness: BrokerHarness, peer: Client
     assert found["scheduleMessageOffset_5"].endswith(",1")
     assert found["runtime"] == "[ 0 days, 0 hours, 0 minutes, 13 seconds ]"
     assert int(found["commitLogMaxOffset"]) == broker_harness.store.end_offset
+
+
+async def test_a_disk_is_used_where_nothing_can_be_stored(
+    broker_harness: BrokerHarness, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = SimpleNamespace(total=100 << 30, used=10 << 30, free=5 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    answer = await peer.ask(Code.GET_BROKER_RUNTIME_INFO)
+    found = bodies.KVTable.decode(answer.body).table
+    assert found["commitLogDirCapacity"] == "Total : 100.00 GiB, Free : 5.00 GiB."
+    assert float(found["commitLogDiskRatio"]) == pytest.approx(0.95)
 
 
 async def test_what_the_exporter_for_prometheus_parses(

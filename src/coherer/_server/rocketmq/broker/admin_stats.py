@@ -200,7 +200,8 @@ class StatsAdmin:
     def _disk(self) -> dict[str, str]:
         store = self._state.store
         usage = shutil.disk_usage(store.directory)
-        ratio = str(usage.used / max(1, usage.total))
+        # Not `used`: what the system keeps for root or beyond a quota is not free for the broker.
+        ratio = str(1 - usage.free / max(1, usage.total))
         first = store.record_at(store.min_offset)
         return {
             "commitLogDiskRatio": ratio,
