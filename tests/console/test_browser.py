@@ -185,6 +185,7 @@ def test_a_page_of_something_that_was_deleted_says_so(rocket: Browser, node: Emb
     asyncio.run(delete())
     rocket.wait("return document.getElementById('connection').textContent !== ''")
     assert rocket.find("#connection").text.startswith("This does not exist any more.")
+    rocket.open("/topics")  # ends the refreshes
     rocket.driver.get_log("browser")  # it reports each answer of 404
 
 
