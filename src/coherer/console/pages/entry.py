@@ -102,8 +102,8 @@ class Entry:
 
         The browser keeps the text, not the console: anybody can send forms without a session.
         """
-        path = request.scope.get("kept_path")
-        if path in {None, "/logout"}:  # whoever has no session is logged out
+        path: str | None = request.scope.get("kept_path")
+        if path is None or path == "/logout":  # whoever has no session is logged out
             return RedirectResponse("/login", 303)
         form = await read_form(request)
         pairs = [] if form is None else [one for one in form.multi_items() if one[0] != "csrf"]
