@@ -69,6 +69,20 @@ def test_a_difference_is_readable() -> None:
     ]
 
 
+def test_a_difference_of_long_messages_is_shown() -> None:
+    """They begin alike, and have the same size."""
+    head = b'{"order": "' + b"0" * 200
+    found = received(head + b'1", "state": "paid"}', b"2")
+    with pytest.raises(AssertionError) as caught:
+        found.assert_exactly([head + b'1", "state": "sent"}', b"2"], group="shop")
+    _, missing, unexpected, same = str(caught.value).splitlines()
+    assert missing.startswith("  - ")
+    assert missing.endswith("231 bytes, from 225: b'sent\"}'")
+    assert unexpected.startswith("  + ")
+    assert unexpected.endswith("231 bytes, from 225: b'paid\"}'  broker 1 partition 0 offset 0")
+    assert same == "    b'2'"
+
+
 def test_a_message_that_came_twice() -> None:
     found = received(b"1", b"x" * 100, b"x" * 100, b"x" * 100)
     with pytest.raises(AssertionError, match=r"100 bytes was delivered 3 times to group shop"):

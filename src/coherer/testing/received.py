@@ -8,6 +8,7 @@ import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from os.path import commonprefix
 from typing import TypeVar
 
 import msgspec
@@ -185,6 +186,19 @@ def shortened(body: bytes) -> str:
     return repr(body) if len(body) <= 60 else f"{body[:60]!r}... {len(body):,} bytes"
 
 
+def _texts(bodies: Iterable[bytes]) -> dict[bytes, str]:
+    """Bodies for people: those that begin alike differ in what is shown of them."""
+    found: dict[bytes, str] = {}
+    alike: dict[str, list[bytes]] = defaultdict(list)
+    for body in dict.fromkeys(bodies):
+        alike[shortened(body)].append(body)
+    for text, group in alike.items():
+        at = len(commonprefix(group))
+        for body in group:
+            found[body] = text if len(group) == 1 else f"{text}, from {at:,}: {shortened(body[at:])}"
+    return found
+
+
 def _repeated(times: Sequence[Reception]) -> str:
     first = times[0]
     count = counted(len(times))
@@ -199,12 +213,14 @@ def _difference(
 ) -> str:
     if not in_order:
         found = sorted(found, key=lambda one: one.body)
-    texts, wanted = [shortened(one.body) for one in found], [shortened(body) for body in expected]
+    bodies = [one.body for one in found]
+    shown = _texts([*expected, *bodies])
+    texts, wanted = [shown[body] for body in bodies], [shown[body] for body in expected]
     whose = "All groups" if group is None else f"Group {group}"
     order = " in this order" if in_order else ""
     head = f"{whose} received {len(found)} messages, expected {len(expected)}{order}"
     lines = [f"{head} (- missing, + unexpected):"]
-    matcher = difflib.SequenceMatcher(None, wanted, texts, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, expected, bodies, autojunk=False)
     for kind, a, b, c, d in matcher.get_opcodes():
         if kind == "equal" and b - a > 4:
             lines += [
