@@ -388,6 +388,11 @@ async def test_revoked_partitions(
             await asyncio.sleep(300)
             assert shares() == left
             assert news == ({"revoked": 2, "assigned": 2} if members else {"revoked": 4})
+            with node.faults.revoke("shop"):
+                await until(lambda: shares() == [0, 0], 600)
+            await until(lambda: shares() == left, 600)
+            await asyncio.sleep(300)
+            assert shares() == left
         await until(lambda: shares() == [2, 2], 600)
         with pytest.raises(UsageError, match="no members"), node.faults.revoke("nobody"):
             raise AssertionError("there is no such group")

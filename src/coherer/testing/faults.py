@@ -403,11 +403,12 @@ class NodeFaults:
             self._taps.list_members,
             None,
         ):
-            self._taps.call(partial(self._taps.revoke, group, members))
+            chosen: list[str] = []
+            self._taps.call(partial(self._taps.revoke, group, members, chosen))
             try:
                 yield
             finally:
-                self._taps.call_anywhere(partial(self._taps.end_revocation, group))
+                self._taps.call_anywhere(partial(self._taps.end_revocation, group, chosen))
         self._taps.call_anywhere(partial(self._taps.members_changed, group))
 
     def reset(self) -> None:
@@ -443,7 +444,7 @@ class Taps:
         self.files = FaultyFiles()
         self.call: Callable[[Callable[[], None]], None] = _call
         self.call_anywhere: Callable[[Callable[[], None]], None] = _call
-        self._revoked: dict[str, list[str]] = {}
+        self._revoked: dict[str, Counter[str]] = {}  # by group and member, in how many blocks
         self._held: deque[tuple[Tap, bytes]] = deque()
         self._held_bytes = 0
         self._open: dict[Tap, None] = {}
@@ -562,23 +563,23 @@ class Taps:
         for channel in () if members is None else members.channels:
             channel.close()  # as for a client whose lease has run out
 
-    def revoke(self, group: str, members: int | None) -> None:
-        """Take the partitions of members of a group away."""
+    def revoke(self, group: str, members: int | None, chosen: list[str]) -> None:
+        """Take the partitions of members of a group away; add their ids to `chosen`."""
         tubemq, rocketmq = self._groups(group)
-        chosen = sorted([*(tubemq.members if tubemq else ()), *_ids(rocketmq)])[:members]
+        chosen += sorted([*(tubemq.members if tubemq else ()), *_ids(rocketmq)])[:members]
         if not chosen:
             raise UsageError(f"Group {group} has no members.")
-        self._revoked[group] = chosen
+        self._revoked.setdefault(group, Counter()).update(chosen)
         if tubemq is not None and (now_ms := self._master_ms()) is not None:
             tubemq.suspend(chosen, now_ms, NEVER_MS)
         self.members_changed(group)
 
-    def end_revocation(self, group: str) -> None:
-        """Let the members of a group have partitions again."""
-        chosen = self._revoked.pop(group, [])
+    def end_revocation(self, group: str, chosen: Sequence[str]) -> None:
+        """Let members of a group have partitions again, unless another block has taken them."""
+        left = self._revoked[group] = self._revoked[group] - Counter(chosen)
         tubemq, _ = self._groups(group)
         if tubemq is not None and (now_ms := self._master_ms()) is not None:
-            tubemq.suspend(chosen, now_ms, now_ms)
+            tubemq.suspend([one for one in chosen if one not in left], now_ms, now_ms)
 
     def members_changed(self, group: str) -> None:
         """Let RocketMQ's consumers of a group share its queues again."""
