@@ -87,6 +87,42 @@ def test_a_replica_becomes_a_master(harness: Any, replica: Store) -> None:
     assert harness.everything(replica) == harness.everything(master)
 
 
+def test_a_flipped_bit_costs_one_message_if_the_master_is_lost(
+    harness: Any, tmp_path: Path
+) -> None:
+    """The slave is restarted before it becomes the master: nobody sends the others again."""
+    master = harness.open(flush="sync")
+    replica = harness.open(tmp_path / "replica", replica=True)
+    for n in range(6):
+        master.append([harness.draft(n)])
+        master.flush()
+        follow(master, replica)
+    crashed = tmp_path / "crashed"
+    copy_tree(tmp_path / "replica", crashed)
+    [path] = (crashed / "commitlog").iterdir()
+    content = bytearray(path.read_bytes())
+    content[content.index(b"t/0/2;")] ^= 1
+    path.write_bytes(content)
+    again = harness.open(crashed, replica=True)
+    assert len(again.recovery.damage) == again.recovery.lost == 1
+    again.append_raw(again.end_offset, bytes(_next_record(harness, master)))
+    again.close()
+    heir = harness.open(crashed)
+    expected = {n: f"t/0/{n}" for n in range(7) if n != 2}
+    assert harness.labels(heir) == expected
+    read = heir.read("t", 0, 0, max_bytes=1 << 20, max_count=100)
+    assert read.damaged == [2], "it is no gap of a power cut"
+    [placed] = heir.append([harness.draft(7)])
+    assert placed.queue_offset > 6
+
+
+def _next_record(harness: Any, master: Store) -> memoryview:
+    begin = master.written_offset
+    master.append([harness.draft(6)])
+    master.flush()
+    return master.read_raw(begin, 1 << 20)
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("copied", [0, 1, 50, 700])

@@ -344,7 +344,8 @@ class Replayer:
             else:
                 queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
-        if self._replica and 0 < gap <= _REPLICA_GAP_MAX:
+        damaged = self.lost_bytes // RECORD_BYTES_MIN
+        if self._replica and damaged < gap <= _REPLICA_GAP_MAX:
             self.gaps = with_copied(self.gaps, queue, gap, offset)
             queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
@@ -475,7 +476,8 @@ def recover(
         torn={piece.begin for cut in cuts for piece in cut.torn},
         torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
     )
-    recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
+    copied_again = options.replica and lost_power
+    recovery = Recovery(log, queues.queues, checkpoint, clean=clean, copied_again=copied_again)
     damaged = {} if rebuild else comparison.damaged_queues(queues)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
     if not clean:
@@ -489,8 +491,10 @@ class Recovery:
 
     Args:
         clean: whether the last process closed the store.
-        replica: the log is a copy of a master's: damage after X is cut off with all that follows,
-            because the master can send it again.
+        copied_again: the log is a copy of a master's, and a power cut can have torn what is after
+            X: damage there is cut off with all that follows, because the master can send it again.
+            (A bit that has flipped there costs one message. What follows may be all that is left,
+            if the master is lost.)
     """
 
     def __init__(
@@ -500,9 +504,9 @@ class Recovery:
         checkpoint: Checkpoint,
         *,
         clean: bool,
-        replica: bool = False,
+        copied_again: bool = False,
     ) -> None:
-        self._replica = replica
+        self._copied_again = copied_again
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
@@ -537,7 +541,7 @@ class Recovery:
         replayer.lost_bytes = max(log.begin - (self._checkpoint.offset or log.begin), 0)
         has_offset = self._clean or self._checkpoint.offset is not None
         trusted = replay_from if has_offset else log.begin
-        scanner = Scanner(log, log.begin, trusted, strict=self._replica)
+        scanner = Scanner(log, log.begin, trusted, strict=self._copied_again)
         scanner.end = check_from = self._check_from(
             scanner, replay_from - verify_bytes, replay_from
         )
