@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import random
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 
 from coherer._record.layout import decode, encode, spans
-from coherer._store import DamagedRange, Store, checkpointer
+from coherer._store import DamagedRange, OsFiles, Store, checkpointer
 from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError, StoreError
 from tests.copies import copy_tree
 from tests.power import Unknown
+from tests.store.conftest import tiny
 
 
 def fill(harness: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
@@ -696,6 +698,81 @@ def test_files_of_idle_queues_are_closed(harness: Any) -> None:
     store.append([harness.draft(number, queue_id=number) for number in range(30)])
     store.flush_queues()
     assert sum(map(len, harness.everything(store).values())) == 64
+
+
+class Failing(OsFiles):
+    """A disk of which one call fails, whatever it is."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.open_files: set[int] = set()
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        self._count()
+        handle = super().open(path, create=create)
+        self.open_files.add(handle)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.open_files.discard(handle)
+        super().close(handle)
+
+    def unlock(self, path: Path, handle: int) -> None:
+        self.open_files.discard(handle)
+        super().unlock(path, handle)
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        self._count()
+        return super().read(handle, size, offset)
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        self._count()
+        super().write(handle, data, offset)
+
+    def sync(self, handle: int) -> None:
+        self._count()
+        super().sync(handle)
+
+    def sync_directory(self, path: Path) -> None:
+        self._count()
+        super().sync_directory(path)
+
+    def remove(self, path: Path) -> None:
+        self._count()
+        super().remove(path)
+
+
+def test_a_failed_start_leaves_no_file_open(harness: Any, tmp_path: Path) -> None:
+    """Whichever call fails, nothing is lost, and the next start finds everything."""
+    store = harness.open()
+    for n in range(8):
+        store.append([harness.draft(n, key=f"k{n}")])
+        if n == 4:
+            store.flush_queues()
+    expected, crashed = harness.everything(store), harness.crash()
+    for call in itertools.count():
+        image, files = tmp_path / f"image-{call}", Failing()
+        copy_tree(crashed, image)
+        files.left = call
+        try:
+            again = Store.open(image, tiny(), now_ms=harness.clock, files=files)
+        except StoreError:
+            assert not files.open_files, f"after call {call}"
+            with Store.open(image, tiny(), now_ms=harness.clock) as found:
+                assert harness.everything(found) == expected
+                assert len(found.by_key("t", "k2")) == len(found.by_key("t", "k7")) == 1
+            continue
+        is_over = files.left >= 0
+        files.left = -1
+        again.close()
+        if is_over:
+            break
+    assert call > 30
 
 
 def test_a_closed_store_holds_nothing(harness: Any) -> None:

@@ -73,10 +73,12 @@ class KeyIndex:
                 if file.number <= newest:
                     expected.add(file.number)
                     self._files.remove(file.path)
-            elif clean or self._keep(file, checkpoint):
-                self._index_files.append(file)
+                continue
+            self._index_files.append(file)  # before it is opened: `close` closes it
+            if clean or self._keep(file, checkpoint):
                 expected.discard(file.number)
             else:
+                self._index_files.pop()
                 self._files.remove(file.path)
         self.is_lost = bool(expected)
         return notes

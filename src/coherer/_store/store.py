@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -208,13 +208,13 @@ class Store:
         with translate_os_errors(f"open {directory}"):
             make_durable_directory(files, directory.absolute())
             handle = files.lock(directory / "lock")
-            try:
+            with ExitStack() as stack:
+                stack.callback(files.unlock, directory / "lock", handle)
                 store = cls(directory, options, now_ms, monotonic_ms or now_ms, files, open_files)
                 store._lock_handle = handle
+                stack.callback(store._close_files)
                 store._recover()
-            except BaseException:
-                files.unlock(directory / "lock", handle)
-                raise
+                stack.pop_all()
         return store
 
     def __enter__(self) -> Self:
@@ -858,11 +858,14 @@ class Store:
                     self._files.remove(self.directory / "abort")
                     self._files.sync_directory(self.directory)
         finally:
-            self._queue_files.close()
-            self._log.close()
-            if self._index is not None:
-                self._index.close()
+            self._close_files()
             self._files.unlock(self.directory / "lock", self._lock_handle)
+
+    def _close_files(self) -> None:
+        self._queue_files.close()
+        self._log.close()
+        if self._index is not None:
+            self._index.close()
 
     def _drop_last_gaps(self) -> None:
         """Remove gaps without a message after them; the checkpoint still knows them."""
