@@ -208,6 +208,9 @@ def test_messages_are_delayed(rocket: Run, topic: str) -> None:
     assert time.monotonic() - began >= 0.9
     wrong = rocket("produce", topic, "--delay", "soon", stdin=b"x\n")
     assert (wrong.exit_code, "not a duration" in wrong.stderr) == (2, True)
+    for days in ("9" * 12, "9" * 5_000):
+        long = rocket("produce", topic, "--delay", f"{days}d", stdin=b"x\n")
+        assert (long.exit_code, "too long a duration" in long.stderr) == (2, True)
 
 
 def test_messages_are_ordered(rocket: Run, tube: Run, topic: str) -> None:

@@ -246,7 +246,10 @@ def parse_duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if found is None or not text:
         raise UsageError(f"{text!r} is not a duration.", hint="Write it like 10s, 5m or 1h30m.")
-    return timedelta(**{unit: int(number) for unit, number in found.groupdict("0").items()})
+    try:
+        return timedelta(**{unit: int(number) for unit, number in found.groupdict("0").items()})
+    except (OverflowError, ValueError) as error:  # Python reads no number of 5,000 digits
+        raise UsageError(f"{text[:40]!r} is too long a duration.") from error
 
 
 class ArrangedSender:
