@@ -280,6 +280,8 @@ def test_a_node_that_does_not_answer() -> None:
     assert result.exit_code == 1
     assert "does not answer" in result.stderr
     assert CliRunner().invoke(app, ["drain", "--admin", "here"]).exit_code == 2
+    wrong = CliRunner().invoke(app, ["drain", "--admin", "http://127.0.0.1:1", "--token", "\u0661"])
+    assert (wrong.exit_code, "--token" in wrong.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])

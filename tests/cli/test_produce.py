@@ -120,7 +120,7 @@ def test_unreadable_files_are_refused_before_anything_is_sent(
     coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "good").write_text("1\n")
-    for wrong in (tmp_path, tmp_path / "none"):
+    for wrong in (tmp_path, tmp_path / "none", tmp_path / ("x" * 300)):
         done = produce(coherer_node, coherer_topic, str(tmp_path / "good"), str(wrong))
         assert done.exit_code == 2
         assert done.stderr == f"error: {wrong} is not a readable file.\n"

@@ -80,10 +80,12 @@ def test_missing_names_are_errors(coherer_node: EmbeddedNode, name: str) -> None
     assert name in done.stderr
     assert topics(coherer_node, "create", "7 bad").exit_code == 1
     assert topics(coherer_node, "create", name, "--broker", "9").exit_code == 1
+    assert topics(coherer_node, "create", name, "--broker", "9" * 5_000).exit_code == 2
 
 
 def test_changes_need_the_token(coherer_node: EmbeddedNode, name: str) -> None:
-    done = topics(coherer_node, "create", name, "--token", "wrong")
-    assert done.exit_code == 1
-    assert "Is the token right" in done.stderr
+    for wrong in ("wrong", "é", "two\nlines"):
+        done = topics(coherer_node, "create", name, "--token", wrong)
+        assert done.exit_code == 1
+        assert "Is the token right" in done.stderr
     assert name not in listed(coherer_node)

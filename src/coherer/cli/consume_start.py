@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 
 from coherer._common.places import AnyPartition, place_of
 from coherer._common.urls import is_rocketmq
-from coherer.cli.options import parse_moment
+from coherer.cli.options import parse_moment, parse_number
 from coherer.errors import UsageError
 
 P = TypeVar("P", bound=AnyPartition)
-
-_OFFSET_DIGITS: Final = 19
-"""The most digits of an offset."""
 
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
 """Where to start: the beginning or the end of the partitions, a store time, or an offset."""
@@ -35,9 +32,9 @@ def parse_position(text: str) -> Start:
     """
     if text in {"earliest", "latest"}:
         return cast("Literal['earliest', 'latest']", text)
+    if (offset := parse_number(text)) is not None:
+        return offset
     moment = None if text.isdecimal() else parse_moment(text)
-    if text.isdecimal() and len(text) < _OFFSET_DIGITS:
-        return int(text)
     if moment is None:
         raise UsageError(
             f"--from {text!r} is not a position in a topic.",
@@ -57,12 +54,13 @@ def parse_partitions(texts: Iterable[str]) -> Places:
     """
     found: set[tuple[str | None, int]] = set()
     for text in texts:
-        broker, _, number = text.rpartition(":")
-        if not number.isdecimal():
+        broker, _, partition = text.rpartition(":")
+        number = parse_number(partition)
+        if number is None:
             raise UsageError(
                 f"--partition {text!r} is not a partition.", hint="Write it like 0 or broker-a:0."
             )
-        found.add((broker or None, int(number)))
+        found.add((broker or None, number))
     return frozenset(found)
 
 

@@ -158,6 +158,8 @@ class _Node:
         if user is not None:
             proof = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
             self._authorization = f"Basic {proof}"
+        elif token and not (token.isascii() and token.isprintable()):
+            raise UsageError("--token has characters that a token for HTTP cannot have.")
         else:
             self._authorization = f"Bearer {token or JAVA_TOKEN}"
 

@@ -12,7 +12,7 @@ from coherer._common.urls import is_rocketmq
 from coherer._wire.rocketmq.names import Queue
 from coherer.admin import Group, Partition
 from coherer.cli.completion import complete_group, complete_topic
-from coherer.cli.options import Json, Yes, parse_moment
+from coherer.cli.options import Json, Yes, parse_moment, parse_number
 from coherer.cli.output import FAILED, age, amount, print_json, print_table, readable
 from coherer.cli.questions import confirm_and_delete
 from coherer.cli.target import AdminTarget, AnyAdmin, on_cluster, on_cluster_with_token
@@ -253,7 +253,7 @@ def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | No
         case "latest":
             return "latest"
         case _ if to.isdecimal():
-            return int(to)
+            return parse_number(to)
         case _:
             return parse_moment(to)
 

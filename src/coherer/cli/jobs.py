@@ -34,6 +34,7 @@ from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import DLQ_PREFIX
 from coherer.cli.java import interrupts_end_java, silence_py4j
+from coherer.cli.options import parse_number
 from coherer.cli.output import amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
@@ -344,10 +345,11 @@ def edge(text: str | None, option: str) -> int | datetime | None:
     >>> edge("17", "--from"), edge("2026-11-21T06:00:00Z", "--from").hour
     (17, 6)
     """
-    if text is None or text.isdecimal():
-        return None if text is None else int(text)
+    offset = None if text is None else parse_number(text)
+    if text is None or offset is not None:
+        return offset
     try:
-        at = datetime.fromisoformat(text)
+        at = None if text.isdecimal() else datetime.fromisoformat(text)
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:

@@ -19,7 +19,7 @@ from coherer._administration.messages import Search
 from coherer._administration.trace import Trace, trace
 from coherer.admin import Message
 from coherer.cli.completion import complete_topic
-from coherer.cli.options import Json, Limit, parse_moment
+from coherer.cli.options import Json, Limit, parse_moment, parse_number
 from coherer.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -214,9 +214,10 @@ def parse_place(text: str) -> tuple[str | None, int, int]:
     """
     rest, _, offset = text.rpartition(":")
     broker, _, partition = rest.rpartition(":")
-    if not (offset.isdecimal() and partition.isdecimal()):
+    numbers = parse_number(partition), parse_number(offset)
+    if numbers[0] is None or numbers[1] is None:
         raise UsageError(f"--at {text!r} is not a position.", hint="Write it like broker-a:0:17.")
-    return broker or None, int(partition), int(offset)
+    return broker or None, numbers[0], numbers[1]
 
 
 def parse_start(option: str, text: str | None) -> datetime | int | None:
@@ -230,8 +231,8 @@ def parse_start(option: str, text: str | None) -> datetime | int | None:
     """
     if text is None:
         return None
-    if text.isdecimal() and len(text) < 19:
-        return int(text)
+    if (offset := parse_number(text)) is not None:
+        return offset
     moment = parse_moment(text)
     if moment is None:
         raise UsageError(

@@ -19,6 +19,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 SECONDS_MAX: Final = 366 * 86_400
 """The largest number of seconds that an option accepts; event loops cannot wait for any time."""
 
+_DIGITS_MAX: Final = 18
+"""The most digits of an offset."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")]
@@ -81,6 +84,15 @@ def seconds_option(*names: str, least: float = 0, about: str) -> Any:
         return found
 
     return typer.Option(*names, parser=parse, metavar="SECONDS", help=about)
+
+
+def parse_number(text: str) -> int | None:
+    """The offset or the partition that a text gives; None if it is no number, or a longer one.
+
+    >>> parse_number("17"), parse_number("-1"), parse_number("9" * 19)
+    (17, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else None
 
 
 def parse_moment(text: str) -> datetime | None:

@@ -179,7 +179,7 @@ def produce(
         )
     paths = files or [STDIN]
     for path in paths:
-        if path != STDIN and (path.is_dir() or not os.access(path, os.R_OK)):
+        if path != STDIN and (not os.access(path, os.R_OK) or path.is_dir()):
             raise UsageError(f"{path} is not a readable file.")
     size_bytes = _size(paths)
     total = Total()

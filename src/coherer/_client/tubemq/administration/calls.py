@@ -314,7 +314,9 @@ class AdminCalls:
         """The Authorization header for a node with accounts; "" for none."""
         if self._signer is not None:
             return f"TubeMQ {self._signer.for_broker()}"
-        return f"Bearer {self._given_token}" if self._given_token else ""
+        token = self._given_token or ""
+        # Any other one is in the form only, as Java's masters expect it.
+        return f"Bearer {token}" if token and token.isascii() and token.isprintable() else ""
 
     def _prefer(self, endpoint: Endpoint) -> None:
         self._masters = [endpoint, *(one for one in self._masters if one is not endpoint)]

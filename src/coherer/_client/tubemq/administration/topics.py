@@ -22,6 +22,8 @@ from coherer._record.system_topics import is_internal_topic
 from coherer.errors import RefusedError, RequestTimeoutError, UnavailableError, UsageError
 
 _POLL_FIRST_MS, _POLL_LAST_MS = 20, 500
+_DIGITS_MAX = 10
+"""The longest id of a broker."""
 
 
 @checked
@@ -320,6 +322,6 @@ def _ids(brokers: Iterable[str | int]) -> list[int]:
         UsageError: a name is not a number.
     """
     names = [str(broker) for broker in brokers]
-    if wrong := [name for name in names if not name.isdecimal()]:
-        raise UsageError(f"TubeMQ's brokers have numbers; {wrong[0]!r} is not a broker.")
+    if wrong := [name for name in names if not name.isdecimal() or len(name) > _DIGITS_MAX]:
+        raise UsageError(f"TubeMQ's brokers have numbers; {wrong[0][:40]!r} is not a broker.")
     return sorted(map(int, names))
