@@ -8,7 +8,6 @@ import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from os.path import commonprefix
 from typing import TypeVar
 
 import msgspec
@@ -193,9 +192,10 @@ def _texts(bodies: Iterable[bytes]) -> dict[bytes, str]:
     for body in dict.fromkeys(bodies):
         alike[shortened(body)].append(body)
     for text, group in alike.items():
-        at = len(commonprefix(group))
+        pairs = enumerate(zip(min(group), max(group), strict=True))  # they have the same size
+        at = next((at for at, (one, other) in pairs if one != other), None)
         for body in group:
-            found[body] = text if len(group) == 1 else f"{text}, from {at:,}: {shortened(body[at:])}"
+            found[body] = text if at is None else f"{text}, from {at:,}: {shortened(body[at:])}"
     return found
 
 
