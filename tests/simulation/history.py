@@ -51,9 +51,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             and `reset` (a group to the beginning); `deleting`, `deleted` and `created` (a topic);
             `backup` and `restored` (what it holds); `opened` and `filed` (what the files of a node
             hold while it runs, and after that) and `filed read` (all of them were read); `copied`
-            (by a slave) and `differs` (it, from its master); `acting` (a master answers as the
-            active one); `founding`, `founded`, `abolishing`, `abolished` and `known` (a topic in
-            the masters' catalog); or a fault.
+            (by a slave), `differs` (it, from its master) and `renewed` (its disk); `acting` (a
+            master answers as the active one); `founding`, `founded`, `abolishing`, `abolished` and
+            `known` (a topic in the masters' catalog); or a fault.
         message: its body.
         place: where it is stored.
         group: the consumer group; of a broadcast group the member.

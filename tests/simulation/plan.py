@@ -278,8 +278,7 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     if shape in {"two", "slave"} and protocol == "rocketmq" and chance.random() < 0.3:
         found = _with_heir(found, chance, amount)
     faults = list(found.faults)
-    # A slave that differs from its master by a bit copies nothing more, so it can be no heir.
-    if found.shape != HEIR and chance.random() < amount.kinds:
+    if chance.random() < amount.kinds:
         faults += _rots(chance, amount)
     faults.sort(key=lambda fault: fault.at_s)
     return msgspec.structs.replace(found, faults=tuple(faults))

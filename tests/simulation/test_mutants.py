@@ -22,6 +22,7 @@ SAMPLE = {
     "late answers count": ("short", 13),
     "heirs leave no gap": ("short", 14),
     "damage leaves its offset": ("short", 100),
+    "slaves cut at damage": ("short", 923),
     "delays stop in gaps": ("short", 25),
     "replays share their locks": ("short", 1),
     "files are deleted too soon": ("long", 6),

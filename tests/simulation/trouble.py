@@ -19,6 +19,7 @@ T = TypeVar("T")
 JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
 NODE_JUMPS_S = (-10.0, 10.0)
 STEP_S = 0.2
+LOOKS_S = 10.0
 COMMIT_S = 0.05
 """How long it takes until a commit is stored; it is synced up to half a second later."""
 
@@ -200,6 +201,22 @@ class Trouble:
             await self._start(slave)
         if was_up:
             await self._start(master)
+
+    async def tend(self) -> None:
+        """Give a slave an empty disk if its log says that it differs from its master; for ever."""
+        while True:
+            await self._run.happens("differs", timeout_s=LOOKS_S)
+            async with self._promoting:
+                master, slave = self._run.cluster.pair()
+                core = master.node.core
+                if slave.directory not in self._run.differing or not slave.up or core is None:
+                    continue  # another fault starts it, and its log says so again
+                slave.kill()
+                self._note(slave.name, "killed")
+                slave.needs = core.store.written_offset, frozenset(core.topics.names())
+                slave.renew()
+                self._note(slave.name, "renewed")
+                await self._start(slave)
 
     async def _rot(self, fault: Fault) -> None:
         """A bit flips in a stored message. Nobody gets that message, and everybody all others."""

@@ -93,6 +93,7 @@ class Run:
         tasks: what its workers are to do, in order.
         queues: the open connections of its programs.
         chances: when its steps with files happen.
+        differing: the directories of slaves whose log says that they differ from their master.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:
@@ -112,6 +113,7 @@ class Run:
             self.history.retention_s = RETENTION_S
         self._loop: SimulatedLoop
         self._acting = ("", 0)
+        self.differing: set[Path] = set()
         self._numbers = 0
         self._starts = 0
         self._awaited: list[tuple[str, asyncio.Event]] = []
@@ -276,7 +278,9 @@ class Run:
                 self.start(f"{group}{number}")
         backup = Backup(self) if "backup" in self.plan.extras else None
         backing_up = asyncio.create_task(backup.make()) if backup is not None else None
-        await Trouble(self).all()
+        trouble = Trouble(self)
+        tending = asyncio.create_task(trouble.tend()) if self.plan.shape == HEIR else None
+        await trouble.all()
         if backing_up is not None:
             await backing_up
         self._calm_at_s = self.now_s() + self.plan.quiet_s
@@ -295,6 +299,8 @@ class Run:
         self.end.set()
         for process in self.clients.values():
             process.kill()
+        if tending is not None:
+            tending.cancel()
         await self.cluster.stop()
         stores.look(self, "filed")
         if backup is not None:
@@ -429,6 +435,7 @@ class _Errors(logging.Handler):
         history = self.run.history
         if (history.lossy or history.rotten) and any(part in text for part in SLAVE_DIFFERS):
             # It holds what its master has lost, or lacks what its master has, and says so.
+            self.run.differing.add(self.run.cluster.pair()[1].directory)
             self.run.note("slave", "differs")
             return
         if self.run.cluster.keeper is not None and IN_KEEPER in text:

@@ -12,7 +12,7 @@ from coherer._record.layout import RecordSummary
 from coherer._rules.common.offsets import OffsetTable, Position
 from coherer._server.core.appending import Appender
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._store import offset_reserve
+from coherer._store import offset_reserve, recovery
 from coherer._store.checkpointer import Checkpointer
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, PendingEntries
@@ -97,6 +97,15 @@ def rebuilds_stop_at_damage(patch: Patch) -> None:
         self.lost_bytes = before
 
     patch.setattr(Replayer, "restore_entry", restore_entry)
+
+
+def slaves_cut_at_damage(patch: Patch) -> None:
+    """A slave that was killed removes what follows a flipped bit, though its master may be lost."""
+
+    def recover(*args: Any, lost_power: bool, **options: Any) -> Any:
+        return recovery.recover(*args, lost_power=lost_power or args[6].replica, **options)
+
+    patch.setattr("coherer._store.store.recover", recover)
 
 
 def replicas_forget_gaps(patch: Patch) -> None:
@@ -275,6 +284,7 @@ MUTANTS: Final = {
         damaged_times_count,
         rebuilds_stop_at_damage,
         replicas_forget_gaps,
+        slaves_cut_at_damage,
         syncs_no_queues,
         positions_run_ahead,
         positions_are_never_saved,
