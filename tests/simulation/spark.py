@@ -19,7 +19,7 @@ from unittest import mock
 from coherer.blocking import _portal
 from coherer.errors import CohererError, UsageError
 from coherer.rocketmq import HalfMessages, Verdict
-from coherer.spark import commits, connections, sending, sink, source, transactional
+from coherer.spark import commits, connections, sending, sink, source, topics, transactional
 from coherer.spark.commits import Coordinator, RocketHalfQueue
 from coherer.testing.simulation.process import process_of
 from tests.simulation.blocking import Portal, run_blocking, sleep, wait
@@ -204,6 +204,7 @@ def playing(run: Run, open_folder: Callable[[str], Files]) -> Generator[None]:
         mock.patch.object(sink, "TaskContext", Task),
         mock.patch.object(source, "time", SimpleNamespace(sleep=sleep)),
         mock.patch.object(source, "monotonic_ms", monotonic_ms),
+        mock.patch.object(topics, "sleep", sleep),
         mock.patch.object(transactional, "TaskContext", Task),
         mock.patch.object(transactional, "Coordinator", coordinator),
         mock.patch.object(transactional, "open_folder", open_folder),

@@ -174,7 +174,7 @@ class ListQueue:
         return list(self.held)
 
     def bounds(
-        self, topic: str, *, partial: bool = False
+        self, topic: str, *, partial: bool = False, known: Collection[str] | None = ()
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         return self.held[topic]
 

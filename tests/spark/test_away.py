@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from coherer import Message
 from coherer.blocking import connect
-from coherer.errors import UnavailableError
+from coherer.errors import CohererError, RefusedError, UnavailableError
 from coherer.spark.offsets import Offsets, split_start
 from coherer.spark.options import ReadOptions, read_options
+from coherer.spark.planning import Range
 from coherer.spark.source import BatchReader, Share, StreamReader
 from coherer.testing import EmbeddedCluster, embedded_cluster
+from tests.waiting import wait_until
 
 COUNT = 10
 NAMES = {"tubemq": ("1:0", "2:0"), "rocketmq": ("broker-a:0", "broker-b:0")}
@@ -33,14 +37,35 @@ def send(cluster: EmbeddedCluster) -> None:
         producer.send_many(Message("t", b"x") for _ in range(2 * COUNT)).check()
 
 
+def url_of(cluster: EmbeddedCluster, protocol: str) -> str:
+    return cluster.url if protocol == "tubemq" else cluster.rocketmq_url
+
+
 def options(cluster: EmbeddedCluster, protocol: str, **others: str) -> ReadOptions:
-    url = cluster.url if protocol == "tubemq" else cluster.rocketmq_url
-    given = {"url": url, "topic": "t", "startingOffsets": "earliest", "timeout": "1s", **others}
+    given = {
+        "url": url_of(cluster, protocol),
+        "topic": "t",
+        "startingOffsets": "earliest",
+        "timeout": "1s",
+        **others,
+    }
     return read_options(given, protocol)
 
 
 def end(reader: StreamReader, start: Offsets) -> Offsets:
     return split_start(reader.latestOffset(start, ReadAllAvailable()))[0]
+
+
+def available(reader: StreamReader, start: Offsets) -> Offsets:
+    """The end of a stream that reads what is available."""
+    reader.prepareForTriggerAvailableNow()
+    return end(reader, start)
+
+
+def ranges(reader: BatchReader | StreamReader, *offsets: Offsets) -> list[Range]:
+    """The ranges that a reader plans."""
+    shares = [part for part in reader.partitions(*offsets) if isinstance(part, Share)]
+    return [piece for share in shares for piece in share.ranges]
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
@@ -58,8 +83,7 @@ def test_a_stream_goes_on_without_a_broker_that_is_away(
         after = end(one, before)
         assert after["t"][here] > before["t"][here]
         assert after["t"][away] == before["t"][away]
-        shares = [part for part in one.partitions(before, after) if isinstance(part, Share)]
-        assert sum(piece.rows for share in shares for piece in share.ranges) == 2 * COUNT
+        assert sum(piece.rows for piece in ranges(one, before, after)) == 2 * COUNT
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
@@ -78,5 +102,108 @@ def test_a_new_read_does_not_skip_a_broker_that_was_killed(
     lenient = options(cluster, protocol, failOnDataLoss="false")
     here, _ = NAMES[protocol]
     assert list(StreamReader(lenient).initialOffset()["t"]) == [here]
-    shares = [part for part in BatchReader(lenient).partitions() if isinstance(part, Share)]
-    assert {piece.broker for share in shares for piece in share.ranges} == {here.split(":")[0]}
+    assert {piece.broker for piece in ranges(BatchReader(lenient))} == {here.split(":")[0]}
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_the_log_names_a_broker_that_has_been_away_for_long(
+    cluster: EmbeddedCluster, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, away = NAMES[protocol][0], "9:0"  # neither master nor name server knows it
+    after = end(StreamReader(options(cluster, protocol)), {"t": {here: 0, away: 7}})
+    assert after["t"][away] == 7
+    assert "Topic t is read without broker 9: It is not registered." in caplog.text
+
+
+LONELY = "u"
+"""A topic of the second broker only."""
+
+
+def create_lonely(cluster: EmbeddedCluster, protocol: str) -> None:
+    """Create a topic on the second broker, and send `COUNT` messages to it."""
+    url, (_, away) = url_of(cluster, protocol), NAMES[protocol]
+    with connect(url) as client:
+        client.admin().topics.create(LONELY, 1, [away.split(":")[0]])
+    wait_until(partial(sent_lonely, cluster, protocol))
+
+
+def sent_lonely(cluster: EmbeddedCluster, protocol: str) -> bool:
+    """Whether `COUNT` messages could be sent to it: its broker has registered."""
+    messages = [Message(LONELY, b"x")] * COUNT
+    with suppress(CohererError), connect(url_of(cluster, protocol), timeout_ms=1_000) as client:
+        # A send would create it on the other broker.
+        client.admin().topics.wait_usable(LONELY, timeout_ms=30_000)
+        with client.producer(LONELY) as producer:
+            producer.send_many(messages).check()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
+def test_a_stream_waits_for_a_topic_whose_brokers_are_all_away(
+    cluster: EmbeddedCluster, protocol: str, killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_lonely(cluster, protocol)
+    both = options(cluster, protocol, topic="t,u")
+    before = end(reader := StreamReader(both), reader.initialOffset())
+    second = cluster.brokers[1]
+    (second.kill if killed else second.stop)()
+    send(cluster)
+    at = before
+    for one in (reader, StreamReader(both)):  # and one that starts again
+        after = end(one, before)
+        assert after[LONELY] == before[LONELY]
+        assert sum(after["t"].values()) == sum(before["t"].values()) + 2 * COUNT
+        assert {piece.topic for piece in ranges(one, before, after)} == {"t"}
+        at = after
+    assert f"Skipping topic {LONELY}" in caplog.text
+    second.start()
+    wait_until(partial(sent_lonely, cluster, protocol))
+    wait_until(lambda: end(reader, at)[LONELY] != before[LONELY])
+    after = end(reader, at)
+    assert [piece.rows for piece in ranges(reader, at, after)] == [COUNT]
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_a_stream_ends_when_a_topic_is_deleted(cluster: EmbeddedCluster, protocol: str) -> None:
+    create_lonely(cluster, protocol)
+    both = options(cluster, protocol, topic="t,u")
+    before = end(reader := StreamReader(both), reader.initialOffset())
+    with connect(url_of(cluster, protocol)) as client:
+        client.admin().topics.delete(LONELY)
+    for one in (reader, StreamReader(both)):
+        with pytest.raises(RefusedError, match="topic u"):
+            end(one, before)
+    with pytest.raises(RefusedError, match="topic u"):
+        available(StreamReader(both), before)
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_a_stream_that_reads_what_is_available_leaves_topics_that_are_away(
+    cluster: EmbeddedCluster, protocol: str
+) -> None:
+    create_lonely(cluster, protocol)
+    both = options(cluster, protocol, topic="t,u")
+    before = end(reader := StreamReader(both), reader.initialOffset())
+    cluster.brokers[1].kill()
+    send(cluster)
+    reader = StreamReader(both)
+    after = available(reader, before)
+    assert after[LONELY] == before[LONELY]
+    assert sum(after["t"].values()) == sum(before["t"].values()) + 2 * COUNT
+    send(cluster)
+    assert end(reader, after) == after
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_a_stream_ends_while_none_of_its_topics_has_a_broker(
+    cluster: EmbeddedCluster, protocol: str
+) -> None:
+    create_lonely(cluster, protocol)
+    both = options(cluster, protocol, topic="t,u")
+    before = end(reader := StreamReader(both), reader.initialOffset())
+    for broker in cluster.brokers:
+        broker.kill()
+    with pytest.raises(UnavailableError, match="No broker of the topic"):
+        end(reader, before)

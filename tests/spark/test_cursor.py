@@ -22,7 +22,7 @@ class Brokers:
         self.scale = Scale()
         self.measured: list[Range] = []
         scales = Scales(self.measure, lambda: self.now_ms, counted=False)
-        self.cursor = Cursor(self.options, lambda: self.bounds, lambda: self.now_ms, scales)
+        self.cursor = Cursor(self.options, lambda _: self.bounds, lambda: self.now_ms, scales)
 
     def measure(self, one: Range) -> Scale:
         self.measured.append(one)

@@ -8,7 +8,8 @@ Invariants:
    down: a broker that briefly reports an old end leaves no trace in the checkpoint. It is no data
    loss if a power cut has taken back messages that the stream had read: Coherer's broker continues
    behind the offset of a reader, once one reads there (`reach`).
-2. A partition that no broker reports at the moment keeps its offset, since brokers come back.
+2. A partition that no broker reports at the moment keeps its offset, since brokers come back. So
+   does a topic whose brokers are all away, as long as another one can be read.
 3. The first start may come from the checkpoint of another query; that is an error (`check_topics`,
    `check_brokers`). New partitions are read from their beginning, so the checkpoint of another
    topic or cluster would otherwise cause everything to be read without notice.
@@ -101,7 +102,8 @@ class Cursor:
 
     Args:
         options: those of the stream.
-        bounds: asks the brokers for the bounds of all partitions.
+        bounds: asks the brokers for the bounds of all partitions, given those that have been read,
+            or None if nobody knows.
         now_ms: a monotonic clock.
         scales: those of the partitions.
         reach: reads at the end of each range, so that the broker knows the offsets of readers.
@@ -110,7 +112,7 @@ class Cursor:
     def __init__(
         self,
         options: ReadOptions,
-        bounds: Callable[[], Bounds],
+        bounds: Callable[[Offsets | None], Bounds],
         now_ms: Callable[[], int],
         scales: Scales,
         reach: Callable[[Sequence[Range]], None] = _ignore,
@@ -145,9 +147,9 @@ class Cursor:
                     start.setdefault(topic, {}).setdefault(key, offset)
         return canonical(start)
 
-    def fetch_bounds(self) -> Bounds:
-        """Ask the brokers for the bounds of all partitions."""
-        return self._keep(self._ask())
+    def fetch_bounds(self, known: Offsets | None) -> Bounds:
+        """Ask the brokers for the bounds of all partitions; `known` are those that were read."""
+        return self._keep(self._ask(known))
 
     def _keep(self, bounds: Bounds) -> Bounds:
         self._bounds = bounds
@@ -162,7 +164,7 @@ class Cursor:
         """
         if not self._checked:
             check_topics(start, self._options)
-        bounds = self._reaching(start, self.fetch_bounds())
+        bounds = self._reaching(start, self.fetch_bounds(start))
         if not self._checked and self._options.fail_on_data_loss:
             check_brokers(start, bounds, self._options.access.url)
         self._checked = True
@@ -189,7 +191,7 @@ class Cursor:
         if not beyond:
             return bounds
         self._reach(beyond)
-        return self.fetch_bounds()
+        return self.fetch_bounds(offsets)
 
     def newest(self) -> Offsets | None:
         """The ends of the last answer."""
@@ -197,7 +199,8 @@ class Cursor:
 
     def fix_target(self) -> None:
         """Read nothing after the present ends from now on."""
-        self._target = latest(self.fetch_bounds())
+        # Spark has not said yet where the stream stands.
+        self._target = latest(self.fetch_bounds(None))
 
     @property
     def has_target(self) -> bool:

@@ -164,7 +164,7 @@ class Stores:
         return sorted({topic for one in self.snapshots.values() for topic in one.topics()})
 
     def bounds(
-        self, topic: str, *, partial: bool = False
+        self, topic: str, *, partial: bool = False, known: Collection[str] | None = ()
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, queue).
 
@@ -175,7 +175,7 @@ class Stores:
             paths = ", ".join(str(one.directory) for one in self.snapshots.values())
             text = f"There is no such topic in {paths}."
             raise refused(ResponseCode.TOPIC_NOT_EXIST, text, topic=topic)
-        del partial  # a store is there or not
+        del partial, known  # a store is there or not
         return {
             (name, number): edges
             for name, one in self.snapshots.items()

@@ -241,6 +241,15 @@ def bounds_of(topic: str, found: Mapping[tuple[str, int], tuple[int, int]]) -> B
     return {topic: {partition_key(*key): found[key] for key in sorted(found)}}
 
 
+def brokers_of(partitions: Iterable[str]) -> set[str]:
+    """The brokers of some partitions.
+
+    >>> sorted(brokers_of(["1:0", "1:1", "2:0"]))
+    ['1', '2']
+    """
+    return {split_key(key)[0] for key in partitions}
+
+
 def earliest(bounds: Bounds) -> Offsets:
     """The first offset of every partition."""
     return {topic: {key: low for key, (low, _) in at.items()} for topic, at in bounds.items()}

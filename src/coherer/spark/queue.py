@@ -16,10 +16,14 @@ import pyarrow as pa
 
 from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UnavailableError
 from coherer.message import Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import Range
+
+
+class TopicAwayError(UnavailableError):
+    """All brokers of a topic are away: it has not been deleted, as far as anybody can tell."""
 
 
 class Batch(Protocol):
@@ -88,13 +92,18 @@ class Queue(Protocol):
         ...
 
     def bounds(
-        self, topic: str, *, partial: bool = False
+        self, topic: str, *, partial: bool = False, known: Collection[str] | None = ()
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, partition).
 
         Args:
             topic: the topic.
-            partial: leave out brokers that do not answer, if others do.
+            partial: leave out brokers that are away, if others are there.
+            known: the brokers that had the topic before; None if nobody knows. A topic that had
+                none is not taken for one whose brokers are away.
+
+        Raises:
+            TopicAwayError: all brokers of the topic are away, and `partial` is set.
         """
         ...
 

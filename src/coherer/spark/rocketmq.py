@@ -41,7 +41,7 @@ class RocketMQQueue:
         self._client = _connected(access)
         self._producer: RocketProducer | None = None
         self._halves: RocketHalfQueue | None = None
-        self._away = Away()
+        self._away = Away(self._client, self._is_there)
 
     @property
     def halves(self) -> RocketHalfQueue:
@@ -56,10 +56,16 @@ class RocketMQQueue:
         return [name for name in found if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
     def bounds(
-        self, topic: str, *, partial: bool = False
+        self, topic: str, *, partial: bool = False, known: Collection[str] | None = ()
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, queue)."""
-        return self._away.bounds(self._client, topic, partial=partial)
+        return self._away.bounds(topic, partial=partial, known=known)
+
+    def _is_there(self, brokers: Collection[str]) -> bool:
+        """Whether the name server knows the master of one of these brokers."""
+        # A slave registers no topics.
+        found = self._client.admin().brokers.list(runtime=False)
+        return any(one.name in brokers and one.role == "master" for one in found)
 
     def offsets_since(
         self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None

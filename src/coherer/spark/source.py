@@ -389,9 +389,9 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
                 )
             topics = Topics(self._options, monotonic_ms, running=True)
 
-            def ask() -> Bounds:
+            def ask(known: Offsets | None) -> Bounds:
                 with shared_queue(self._options.access) as queue:
-                    return topics.bounds(queue)
+                    return topics.bounds(queue, known)
 
             def look(one: Range) -> Scale:
                 with shared_queue(self._options.access) as queue:

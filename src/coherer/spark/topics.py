@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from time import sleep
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from coherer.spark.offsets import (
     Offsets,
     Times,
     bounds_of,
+    brokers_of,
     canonical,
     flatten,
     is_assigned,
@@ -37,7 +39,7 @@ from coherer.spark.offsets import (
 )
 from coherer.spark.options import ERROR, ReadOptions
 from coherer.spark.planning import Range, between
-from coherer.spark.queue import Queue
+from coherer.spark.queue import Queue, TopicAwayError
 
 T = TypeVar("T")
 
@@ -45,6 +47,11 @@ log = Log(logging.getLogger(__name__))
 
 RESOLVE_MS: Final = 1_000
 """The interval at which a pattern is matched against the list of topics."""
+
+AGAIN_S: Final = 0.2
+"""The pause before brokers are asked again while all of them are away."""
+
+_NOTHING: Final[Offsets] = {}
 
 
 def monotonic_ms() -> int:
@@ -70,6 +77,7 @@ class Topics:
         self._assigned = options.assigned
         self._strict = options.fail_on_data_loss
         self._partial = running or not options.fail_on_data_loss
+        self._timeout_ms = options.access.timeout_ms
         self._missing: set[str] = set()
         self._now_ms = now_ms
         self._resolved_ms: int | None = None
@@ -85,17 +93,34 @@ class Topics:
     def _stale(self) -> bool:
         return self._resolved_ms is None or self._now_ms() - self._resolved_ms >= RESOLVE_MS
 
-    def bounds(self, queue: Queue) -> Bounds:
+    def bounds(self, queue: Queue, known: Offsets | None = _NOTHING) -> Bounds:
         """The bounds of all partitions that are read.
+
+        If brokers may be away, topics whose brokers are all away are left out, as long as there are
+        others. Otherwise one of them may be restarting: this waits for it.
+
+        Args:
+            queue: the cluster.
+            known: the partitions that have been read before; None if nobody knows.
 
         Raises:
             RefusedError: a named topic does not exist, and `failOnDataLoss` is set.
+            UnavailableError: no topic has a broker that is there, until the timeout.
         """
 
         def ask(topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
-            return queue.bounds(topic, partial=self._partial)
+            brokers = None if known is None else brokers_of(known.get(topic, ()))
+            return queue.bounds(topic, partial=self._partial, known=brokers)
 
-        found = merged(bounds_of(topic, ends) for topic, ends in self._ask(queue, ask))
+        until_ms = self._now_ms() + self._timeout_ms
+        while True:
+            try:
+                found = merged(bounds_of(topic, ends) for topic, ends in self._ask(queue, ask))
+                break
+            except TopicAwayError:
+                if self._now_ms() >= until_ms:
+                    raise
+            sleep(AGAIN_S)
         return {
             topic: {key: at for key, at in ends.items() if self._is_wanted(topic, key)}
             for topic, ends in found.items()
@@ -155,6 +180,8 @@ class Topics:
         return options
 
     def _ask(self, queue: Queue, ask: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+        away: list[TopicAwayError] = []
+        is_there = False
         for topic in self.names(queue):
             try:
                 found = ask(topic)
@@ -162,9 +189,15 @@ class Topics:
                 if self._strict and self._still_wanted(topic, queue):
                     raise
                 self._skip(topic, error)
+            except TopicAwayError as error:
+                away.append(error)
+                self._skip(topic, error)
             else:
+                is_there = True
                 self._missing.discard(topic)
                 yield topic, found
+        if away and not is_there:
+            raise away[0]
 
     def _still_wanted(self, topic: str, queue: Queue) -> bool:
         """Whether a missing topic is wanted; one that matched a pattern may have been deleted."""

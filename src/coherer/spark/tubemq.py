@@ -46,17 +46,17 @@ class TubeMQQueue:
         self._admin_token = access.admin_token
         self._partitions: dict[str, dict[tuple[str, int], Partition]] = {}
         self._producer: Producer | None = None
-        self._away = Away()
+        self._away = Away(self._client)
 
     def topics(self) -> Sequence[str]:
         """All topics, from the master's HTTP interface."""
         return [topic.name for topic in self._client.admin(self._admin_token).topics.list()]
 
     def bounds(
-        self, topic: str, *, partial: bool = False
+        self, topic: str, *, partial: bool = False, known: Collection[str] | None = ()
     ) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, partition)."""
-        return self._away.bounds(self._client, topic, partial=partial)
+        return self._away.bounds(topic, partial=partial, known=known)
 
     def offsets_since(
         self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None

@@ -25,7 +25,7 @@ def streams_read_to_the_present(patch: Patch) -> None:
     real = StreamReader.partitions
 
     def partitions(reader: Any, start: Any, end: Any) -> Any:
-        newest = latest(reader._cursor_or_new().fetch_bounds())
+        newest = latest(reader._cursor_or_new().fetch_bounds(start))
         return real(reader, start, {**end, **newest})
 
     patch.setattr(StreamReader, "partitions", partitions)

@@ -38,7 +38,7 @@ from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BrokerInfo, Partition, TopicMeta
-from coherer.errors import CohererError, RefusedError
+from coherer.errors import CohererError, RefusedError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -54,6 +54,9 @@ class ReadableParts(msgspec.Struct, frozen=True):
 
     partitions: list[Partition]
     unreadable: list[BrokerInfo]
+
+
+NOTHING: Final = ReadableParts([], [])
 
 
 class TopicLookup:
@@ -191,7 +194,7 @@ class TopicCatalog:
         self._name = f"{READER_GROUP_PREFIX}{machine.secret.randbytes(6).hex()}"
         self._member = ""
         self._slots: set[int] = set()
-        self._cached: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
+        self._cached: dict[str, tuple[float, ReadableParts]] = {}  # when, by the loop's clock
 
     def check_client(self) -> None:
         """Check that the client can be used here and now; see `ConnectionPool.check`."""
@@ -204,7 +207,7 @@ class TopicCatalog:
             RefusedError: no partition can be read.
             UnavailableError: no master could be reached.
         """
-        return await self._retry(lambda: self._readable(topic))
+        return (await self._retry(lambda: self._parts(topic, some=True))).partitions
 
     async def unreadable_brokers(self, topic: str) -> list[BrokerInfo]:
         """The brokers with partitions of a topic that cannot be read now.
@@ -229,24 +232,23 @@ class TopicCatalog:
         return await self._retry(attempt)
 
     async def present_offsets(self, topic: str) -> PresentOffsets[Partition]:
-        """The same of the brokers that answer.
+        """The same of the brokers that answer; without waiting for one if all are away.
 
         Raises:
             RefusedError: the topic does not exist, or a broker refused.
-            UnavailableError: no broker could be reached.
+            UnavailableError: no master could be reached.
         """
-
-        async def attempt() -> PresentOffsets[Partition]:
-            present = await self._ask_for_offsets(topic)
-            return present if present.found else PresentOffsets(present.whole(), {})
-
-        return await self._retry(attempt)
+        return await self._retry(lambda: self._ask_for_offsets(topic))
 
     async def _ask_for_offsets(self, topic: str) -> PresentOffsets[Partition]:
-        partitions = await self._recent_partitions(topic)
+        parts = await self._recent_parts(topic)
+        if not parts.partitions:
+            return PresentOffsets(
+                {}, {str(one.id): _closed(one, topic) for one in parts.unreadable}
+            )
         is_whole = False
         try:
-            present = present_offsets(partitions, await self._offset_ranges(partitions))
+            present = present_offsets(parts.partitions, await self._offset_ranges(parts.partitions))
             is_whole = not present.away
         finally:
             if not is_whole:
@@ -307,18 +309,19 @@ class TopicCatalog:
         masters = self._cluster.masters
         return await retry(attempt, timeout_ms=timeout_ms, final=_FINAL, masters=masters)
 
-    async def _recent_partitions(self, topic: str) -> list[Partition]:
+    async def _recent_parts(self, topic: str) -> ReadableParts:
         """The readable partitions; the list is at most `LOOKUP_CACHE_MS` old."""
         now = asyncio.get_running_loop().time()
-        when, partitions = self._cached.get(topic, (now, []))
-        if not partitions or (now - when) * 1000 >= LOOKUP_CACHE_MS:
-            partitions = await self._readable(topic)
-            self._cached[topic] = now, partitions
-        return partitions
+        when, parts = self._cached.get(topic, (now, NOTHING))
+        if not parts.partitions or (now - when) * 1000 >= LOOKUP_CACHE_MS:
+            parts = await self._parts(topic)
+            self._cached[topic] = now, parts
+        return parts
 
-    async def _readable(self, topic: str) -> list[Partition]:
-        survey = await self._look_up(topic)
-        if not survey.partitions:
+    async def _parts(self, topic: str, *, some: bool = False) -> ReadableParts:
+        """The partitions of a topic; with `some`, at least one that is readable."""
+        parts = await self._look_up(topic)
+        if not parts.partitions and (some or not parts.unreadable):
             raise RefusedError(
                 "The topic has no readable partition.",
                 server=self._cluster.masters.server,
@@ -326,7 +329,7 @@ class TopicCatalog:
                 code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
                 hint="Is one of its brokers online?",
             )
-        return survey.partitions
+        return parts
 
     async def _offset_ranges(
         self, partitions: Iterable[Partition]
@@ -382,6 +385,15 @@ class TopicCatalog:
             if not self._publisher.registered:
                 await self._publisher.start(heartbeats=False)
         return self._publisher
+
+
+def _closed(broker: BrokerInfo, topic: str) -> UnavailableError:
+    return UnavailableError(
+        "The master does not let consumers read from this broker now.",
+        server=broker.address,
+        topic=topic,
+        hint="Is it online?",
+    )
 
 
 async def _offset_range(rpc: BrokerRpc, partition: Partition) -> tuple[int, int]:
