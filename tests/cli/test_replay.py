@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from coherer import Message
 from coherer.arrow import scan
 from coherer.blocking import connect
 from coherer.cli.main import app
+from coherer.testing import embedded_node
 from tests.cli.test_audit import commit_half
 
 if TYPE_CHECKING:
@@ -127,6 +129,34 @@ def test_messages_keep_all_their_keys(
         found = scan(url, f"{target}{len(words)}", columns=["key"]).read_all()
         wanted = {"order-1 customer-2", "order-3", None}
         assert set(found.column("key").to_pylist()) == wanted
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("source", ["topic", "files"])
+def test_keys_become_a_property_of_tubemq(
+    coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path, source: str
+) -> None:
+    target = f"{coherer_topic}-again"
+    coherer_node.create_topic(target, 1)
+    sent = [(b"1", ("order-1", "customer-2")), (b"2", ("order-3",)), (b"3", ())]
+    messages = [
+        Message(coherer_topic, body, keys=keys, properties={"a": "b"}) for body, keys in sent
+    ]
+    words: list[object] = [coherer_topic, "--to", target, "--url", coherer_node.url]
+    other = embedded_node(directory=tmp_path) if source == "files" else nullcontext(coherer_node)
+    with other as node, connect(node.rocketmq_url) as client, client.producer() as producer:
+        producer.send_many(messages).check()
+    if source == "files":
+        words += ["--store", tmp_path]
+    done = replay(*words)
+    assert done.exit_code == 0, done.output
+    rows = scan(coherer_node.url, target, columns=["value", "properties"]).read_all().to_pylist()
+    found = {row["value"]: dict(row["properties"]) for row in rows}
+    assert {body: one.get("spark.keys") for body, one in found.items()} == {
+        body: " ".join(keys) or None for body, keys in sent
+    }
+    assert {one["a"] for one in found.values()} == {"b"}
 
 
 @pytest.mark.spark

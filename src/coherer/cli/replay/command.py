@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from coherer._common.urls import is_rocketmq
+from coherer._record.properties import KEYS
 from coherer.cli import jobs
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.cli.options import Yes
@@ -25,10 +26,12 @@ from coherer.errors import UsageError
 
 # Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 SENT: Final = ("key", "tag", "timestamp", "value", "properties")
 COLUMNS: Final = ("broker", "partition", "offset", "id", *SENT)
+TUBE_KEYS: Final = "spark.keys"
+"""The property with the keys of a message that goes to TubeMQ, which has none."""
 ORIGIN: Final = ("spark.query", "spark.batch", "spark.part", "spark.seq")
 
 app = typer.Typer(help="Send messages of a topic again.", add_completion=False)
@@ -197,17 +200,18 @@ def _outgoing(source: jobs.Source, target: Target, spark: SparkSession) -> DataF
             sf.col("properties")["spark.seq"].alias("seq"),
         )
         rows = rows.join(done, ["part", "seq"], "left_anti")
-    properties = sf.map_filter(
-        sf.coalesce("properties", sf.create_map().cast("map<string,string>")),
-        lambda name, _: ~name.isin(*ORIGIN),
-    )
+    given = sf.coalesce("properties", sf.create_map().cast("map<string,string>"))
+    added: dict[str, Column] = {}
     if target.transactional is None:
         origin = [sf.lit(query), sf.lit("0"), sf.col("part"), sf.col("seq")]
-        pairs = [
-            one for name, value in zip(ORIGIN, origin, strict=True) for one in (sf.lit(name), value)
-        ]
-        properties = sf.map_concat(properties, sf.create_map(*pairs))
+        added |= zip(ORIGIN, origin, strict=True)
     # A source joins the keys of a message with spaces.
     keys = sf.filter(sf.split("key", " "), lambda key: key != "")
-    rows = rows.withColumn("key", keys)
-    return rows.withColumn("properties", properties).select(*SENT)
+    if target.format == "tubemq":  # its source gives the keys of RocketMQ's messages as a property
+        added[TUBE_KEYS] = sf.coalesce(sf.array_join(keys, " "), given[KEYS], given[TUBE_KEYS])
+        keys = sf.lit(None).cast("array<string>")
+    kept = sf.map_filter(given, lambda name, _: ~name.isin(*ORIGIN, KEYS, *added))
+    pairs = [one for name, value in added.items() for one in (sf.lit(name), value)]
+    new = sf.create_map(*pairs).cast("map<string,string>")
+    properties = sf.map_concat(kept, sf.map_filter(new, lambda _, value: value != ""))
+    return rows.withColumns({"key": keys, "properties": properties}).select(*SENT)
