@@ -115,6 +115,20 @@ def test_the_log_names_a_broker_that_has_been_away_for_long(
     assert "Topic t is read without broker 9: It is not registered." in caplog.text
 
 
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_progress_is_shown_while_a_broker_is_away(
+    cluster: EmbeddedCluster, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = StreamReader(options(cluster, protocol, group="shown", commitOffsets="true"))
+    before = end(reader, reader.initialOffset())
+    cluster.brokers[1].kill()
+    end(reader, before)
+    assert "Cannot commit" not in caplog.text
+    with connect(url_of(cluster, protocol)) as client:
+        (one,) = client.admin().groups.list("shown")
+    assert one.topics == ("t",)
+
+
 LONELY = "u"
 """A topic of the second broker only."""
 

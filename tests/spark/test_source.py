@@ -285,6 +285,15 @@ def test_progress_is_committed_once_per_batch_and_errors_do_not_stop_the_stream(
     assert "Cannot commit the progress of group" in caplog.text
 
 
+def test_progress_is_committed_at_the_brokers_that_are_there(list_queue: ListQueue) -> None:
+    reader = stream(group="g", commitOffsets="true")
+    start: Offsets = {"t": {"1:0": 100, "1:1": 25, "2:0": 7}}
+    reader.latestOffset(start, ReadAllAvailable())
+    list_queue.held["t"]["2", 0] = (0, 7)
+    reader.latestOffset(start, ReadAllAvailable())
+    assert list_queue.committed == [("g", {"t": {"1:0": 100, "1:1": 25}}), ("g", start)]
+
+
 def test_options_without_effect_are_refused() -> None:
     with pytest.raises(UsageError, match="are for batches only"):
         stream(endingOffsets="latest").initialOffset()

@@ -197,6 +197,15 @@ class Cursor:
         """The ends of the last answer."""
         return None if self._bounds is None else latest(self._bounds)
 
+    def present(self, offsets: Offsets) -> Offsets:
+        """The offsets of the partitions that brokers reported in the last answer."""
+        bounds = self._bounds or {}
+        return {
+            topic: {key: at for key, at in partitions.items() if key in bounds[topic]}
+            for topic, partitions in offsets.items()
+            if bounds.get(topic)
+        }
+
     def fix_target(self) -> None:
         """Read nothing after the present ends from now on."""
         # Spark has not said yet where the stream stands.

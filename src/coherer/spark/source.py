@@ -331,11 +331,11 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         """The end of the next micro-batch; waits briefly if there are no messages."""
         cursor = self._cursor_or_new()
         at, _ = split_start(start)
-        self._commit_progress(at)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
         size = None if everything else self._options.max_bytes_per_trigger
         end = cursor.next_end(at, rows, size)
+        self._commit_progress(cursor.present(at))
         for pause_ms in () if cursor.has_target else POLL_MS:
             if end != at:
                 break
