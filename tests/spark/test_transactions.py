@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from coherer import Message
+from coherer.arrow import scan
 from coherer.blocking.rocketmq import connect
 from coherer.errors import UsageError
 from coherer.rocketmq import Verdict
@@ -145,6 +146,32 @@ def test_a_micro_batch_that_spark_runs_again_is_not_sent_again(
     copy.run(checkpoint)
     assert copy.seen() == Counter(range(1_000))
     assert [path.name for path in (checkpoint / FOLDER).glob("*.decision")] == ["1.decision"]
+
+
+@pytest.mark.spark
+def test_a_write_in_for_each_batch_is_repeated_as_a_whole(
+    spark: SparkSession, coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    """As if the driver had died after the function, and before Spark's own commit."""
+    url, rows, deaths = coherer_node.rocketmq_url, 100, iter(["struck"])
+
+    def copy(batch: DataFrame, _: int) -> None:
+        write(batch.selectExpr("cast(value as string) value"), url, topic, tmp_path / "decisions")
+        for reason in deaths:
+            raise RuntimeError(reason)
+
+    def run_once() -> None:
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+        stream = source.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        stream.trigger(once=True).foreachBatch(copy).start().awaitTermination(WAIT_S)
+
+    with pytest.raises(StreamingQueryException, match="struck"):
+        run_once()
+    run_once()
+    assert seen(url, topic) == Counter(dict.fromkeys(range(rows), 2))
+    table = scan(url, topic, columns=["value", "properties"]).read_all().to_pylist()
+    origins = {(row["value"], tuple(sorted(dict(row["properties"]).items()))) for row in table}
+    assert len(origins) == rows
 
 
 @pytest.mark.spark
