@@ -56,30 +56,16 @@ def test_an_uncommitted_read_is_dropped_with_its_reader() -> None:
     table.left("g", "t", 1)  # never opened
 
 
-def test_a_transient_position_is_discarded_unless_committed() -> None:
+def test_a_named_offset_is_kept() -> None:
     table = OffsetTable()
-    for partition, confirm in ((0, False), (1, True)):
+    table.open("g", "t", 1).offset = 7
+    for partition in range(2):
         position = table.open("g", "t", partition)
-        position.begin(Start.FIRST, 4, 0, 9)
-        assert b"t@g" not in table.dump() or confirm
+        assert position.begin(Start.LATEST, 4, 0, 9) == 4
         position.delta = 2
-        if confirm:
-            position.commit()
         table.left("g", "t", partition)
-    assert [(topic, number, place.offset) for topic, number, place in table.of("g")] == [
-        ("t", 1, 6)
-    ]
-    assert table.find("g", "t", 0) is None
-
-
-def test_a_named_offset_does_not_make_a_known_position_transient() -> None:
-    table = OffsetTable()
-    table.open("g", "t", 0).offset = 7
-    table.open("g", "t", 0).begin(Start.FIRST, 4, 0, 9)
-    table.left("g", "t", 0)
-    found = table.find("g", "t", 0)
-    assert found is not None
-    assert found.offset == 4
+        assert table.open("g", "t", partition).begin(Start.LATEST, None, 0, 9) == 4
+    assert table.dump() == b'{"offsetTable":{"t@g":{0:4,1:4}}}'
 
 
 def test_removing() -> None:

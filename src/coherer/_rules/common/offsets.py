@@ -39,18 +39,16 @@ class Position:
     Attributes:
         offset: the next message to read; -1 until the starting offset is decided.
         delta: the number of messages read but not committed.
-        transient: the reader named its starting offset and has not committed since, or its group
-            exists for this reader only. Such a position is discarded when the reader leaves, and
-            not saved.
+        transient: the group exists for this reader only. Such a position is discarded when the
+            reader leaves, and not saved.
     """
 
-    __slots__ = ("_lasts", "delta", "offset", "transient")
+    __slots__ = ("delta", "offset", "transient")
 
-    def __init__(self, offset: int = -1, *, lasts: bool = True) -> None:
+    def __init__(self, offset: int = -1, *, transient: bool = False) -> None:
         self.offset = offset
         self.delta = 0
-        self.transient = not lasts
-        self._lasts = lasts
+        self.transient = transient
 
     def begin(self, start: Start, exact: int | None, minimum: int, maximum: int) -> int:
         """Decide where a reader starts. An uncommitted read is dropped.
@@ -70,7 +68,6 @@ class Position:
         if start is Start.ALWAYS_LATEST:
             self.offset = maximum
         elif exact is not None and exact >= 0:
-            self.transient = self.transient or self.offset < 0
             self.offset = max(minimum, min(exact, maximum))
         elif self.offset < 0:
             self.offset = minimum if start is Start.FIRST else maximum
@@ -80,7 +77,6 @@ class Position:
         """Set the offset, forwards or backwards, as RocketMQ's clients and administrators do."""
         self.offset = offset
         self.delta = 0
-        self.transient = not self._lasts
 
     def commit(self, consumed: bool = True) -> int:
         """Commit the last read, or drop it so that it is read again. Returns the offset.
@@ -90,9 +86,8 @@ class Position:
         >>> position.commit(), position.commit()
         (8, 8)
         """
-        if consumed and self.delta:
+        if consumed:
             self.offset += self.delta
-            self.transient = not self._lasts
         self.delta = 0
         return self.offset
 
@@ -121,8 +116,8 @@ class OffsetTable:
         positions = self._groups.setdefault(group, {}).setdefault(topic, {})
         position = positions.get(partition)
         if position is None:
-            lasts = not group.startswith(READER_GROUP_PREFIX)
-            position = positions[partition] = Position(lasts=lasts)
+            transient = group.startswith(READER_GROUP_PREFIX)
+            position = positions[partition] = Position(transient=transient)
         return position
 
     def left(self, group: str, topic: str, partition: int) -> None:

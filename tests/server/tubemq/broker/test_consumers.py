@@ -52,6 +52,23 @@ async def test_where_reading_starts(client: BrokerClient, broker: Broker) -> Non
     assert len(broker.state.leases) == 6
 
 
+async def test_a_named_offset_is_the_position_of_the_group(
+    client: BrokerClient, clock: ManualClock
+) -> None:
+    """Also before its first commit: consumers that lose a partition do not name it again."""
+    for _ in range(5):
+        await client.send()
+    for group, lose in (
+        ("given up", lambda: client.unregister(groupName="given up", readStatus=1)),
+        ("timed out", lambda: clock.advance(30_000)),
+    ):
+        assert client.register(groupName=group, currOffset=3).currOffset == 3
+        assert len(bodies(client.get(groupName=group))) == 2
+        lose()
+        assert client.register(groupName=group).currOffset == 3
+        assert len(bodies(client.get(groupName=group))) == 2
+
+
 async def test_where_the_messages_of_a_time_start(
     client: BrokerClient, broker: Broker, clock: ManualClock
 ) -> None:

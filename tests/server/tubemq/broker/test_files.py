@@ -19,15 +19,16 @@ async def test_positions_outlive_the_broker(
     client.register()
     client.get()
     client.commit()
-    client.register(groupName="passing", currOffset=1)
+    client.register(groupName="coherer_reader_1", currOffset=1)
+    client.register(groupName="named", currOffset=1)
     client.register(groupName="latest", readStatus=1)
     await broker.core.save_positions()
     assert store.read_config("consumerOffset.json", bytes) == (
-        b'{"offsetTable":{"demo@g":{0:3},"demo@latest":{0:3}}}'
+        b'{"offsetTable":{"demo@g":{0:3},"demo@latest":{0:3},"demo@named":{0:1}}}'
     )
     again = Broker(OPTIONS, Core(store, clock.now_ms))
     assert "g" in again.core.groups
-    assert "passing" not in again.core.groups
+    assert "coherer_reader_1" not in again.core.groups
     serve(again)
     assert BrokerClient(again).register().currOffset == 3
     await close(again)
