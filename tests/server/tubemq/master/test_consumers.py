@@ -388,6 +388,13 @@ def test_members_of_a_group_must_agree(
     assert Consumer(harness, "a").register(groupName="other", **change).success
 
 
+def test_filters_of_a_topic_may_come_one_by_one(harness: MasterHarness) -> None:
+    join(harness, "a", topicCondition=["flights#UA", " ", "flights#AA"])
+    b = Consumer(harness, "b")
+    assert refused(b.register(topicCondition=["flights#AA"]), CODE.CLIENT_INCONSISTENT_FILTERSET)
+    assert b.register(topicCondition=["flights#AA,UA"]).success
+
+
 def test_the_larger_offset_wins_by_default(harness: MasterHarness) -> None:
     """Java's master reads the missing field in the same way."""
     silent = {name: value for name, value in BOUND.items() if name != "selectBig"}

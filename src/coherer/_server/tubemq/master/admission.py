@@ -211,7 +211,7 @@ def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str
         Refusal: with 400 if they are malformed, too many, or of topics that are not subscribed.
     """
     filters: dict[str, frozenset[str]] = {}
-    for text in conditions:
+    for text in filter(str.strip, conditions):
         try:
             condition = TopicCondition.parse(text)
         except ProtocolError as error:
@@ -222,7 +222,7 @@ def read_filters(conditions: Iterable[str], topics: Collection[str]) -> dict[str
                 f"Filters of topic {condition.topic[: limits.TOPIC_CHARS_MAX]}, which is not "
                 f"subscribed.",
             )
-        words = frozenset(condition.filters)
+        words = filters.get(condition.topic, frozenset()).union(condition.filters)
         if len(words) > limits.FILTERS_MAX or any(
             len(word) > limits.FILTER_CHARS_MAX for word in words
         ):
