@@ -44,9 +44,9 @@ class Caller:
     def closed(self, error: Exception | None) -> None:
         pass
 
-    async def ask(self, method: int, message: Message) -> Any:
+    async def ask(self, method: int, message: Message, wait_ms: int = WAIT_MS) -> Any:
         """The answer's message, or a failure."""
-        _, frame = self._session.request(method, message, WAIT_MS)
+        _, frame = self._session.request(method, message, wait_ms)
         self._answer = asyncio.get_running_loop().create_future()
         self.wire.write(frame)
         async with asyncio.timeout(10):

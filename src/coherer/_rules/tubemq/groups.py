@@ -230,11 +230,14 @@ class ConsumerGroup:
             (Mismatch.FILTERS, dict(agreed.filters), dict(subscription.filters)),
             (Mismatch.SESSION_KEY, agreed.session_key, subscription.session_key),
             (Mismatch.SELECT_BIG, agreed.select_big, subscription.select_big),
-            (Mismatch.SOURCE_COUNT, agreed.source_count, subscription.source_count),
         ]
         for mismatch, expected, given in pairs:
             if expected != given:
                 return mismatch
+        if agreed.source_count < 0:  # as in Java, later members may count themselves all the same
+            return None
+        if agreed.source_count != subscription.source_count:
+            return Mismatch.SOURCE_COUNT
         if node_id >= 0 and any(member.node_id == node_id for member in others):
             return Mismatch.NODE_ID
         return None

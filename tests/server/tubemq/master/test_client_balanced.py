@@ -136,6 +136,12 @@ def test_members_of_a_client_balanced_group_must_agree(
     assert register(harness, "b", **changes).errCode == code
 
 
+def test_a_group_that_began_without_a_count_does_not_count(harness: MasterHarness) -> None:
+    assert register(harness).errCode == CODE.SUCCESS
+    for name in "bc":
+        assert register(harness, name, sourceCount=3, nodeId=0).errCode == CODE.SUCCESS
+
+
 def test_client_balanced_and_other_consumers_do_not_share_a_group(harness: MasterHarness) -> None:
     register(harness)
     assert Consumer(harness, "b").register().errCode == CODE.CLIENT_INCONSISTENT_CONSUMETYPE
