@@ -279,11 +279,14 @@ def test_members_must_agree(change: Mapping[str, object], mismatch: Mismatch | N
 
 
 def test_two_members_cannot_have_one_node_id() -> None:
-    scene = Scene()
+    counted = GroupSubscription(
+        kind=GroupKind.CLIENT_BALANCED, topics=frozenset({"flights"}), source_count=2
+    )
+    scene = Scene(counted)
     scene.join("a", node_id=0)
-    assert scene.group.mismatch("b", FLIGHTS, 0) is Mismatch.NODE_ID
-    assert scene.group.mismatch("b", FLIGHTS, 1) is None
-    assert scene.group.mismatch("a", FLIGHTS, 0) is None
+    assert scene.group.mismatch("b", counted, 0) is Mismatch.NODE_ID
+    assert scene.group.mismatch("b", counted, 1) is None
+    assert scene.group.mismatch("a", counted, 0) is None
 
 
 # -- bound groups

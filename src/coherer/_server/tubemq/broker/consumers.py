@@ -335,7 +335,7 @@ class ConsumerHandler:
                     request.clientId, request.groupName, named.topic, named.id, now_ms
                 )
             except ProtocolError:
-                continue  # as in Java's broker, malformed partitions are ignored
+                continue  # Java's broker fails the request
             except Refusal as refusal:
                 failures.append(f"{int(refusal.code)}:{text}")
                 continue
