@@ -19,7 +19,7 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.tubemq import codes
-from coherer.errors import CohererError, RefusedError, UsageError
+from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.message import Message, Receipt
 from coherer.testing import FaultProxy, async_embedded_node
 
@@ -239,6 +239,27 @@ async def test_users(tmp_path: Path) -> None:
             async with client.consumer("readers", "demo") as consumer:
                 with pytest.raises(UsageError, match="requires authentication"):
                     await consumer.receive()
+
+
+@bounded
+async def test_a_client_lacks_the_certificate_that_the_node_requires(tmp_path: Path) -> None:
+    tls = TlsOptions(certificate=PEM, trust=PEM)
+    async with async_embedded_node(tmp_path, tls=tls) as node:
+        for url in (
+            f"tubemqs://localhost:{node.master_tls_port}",
+            f"rocketmqs://localhost:{node.namesrv_port}",
+        ):
+            for given in (tls, TlsOptions(trust=PEM)):
+                async with coherer.connect(url, tls=given, timeout_ms=1_000) as client:
+                    try:
+                        async with client.producer("demo") as producer:
+                            await producer.send(Message("demo", b"hello"))
+                        refused = None
+                    except UnavailableError as error:
+                        refused = error
+                assert (refused is None) == (given is tls)
+            assert refused is not None
+            assert "want a certificate of this client" in refused.hint
 
 
 @bounded

@@ -13,6 +13,7 @@ from coherer.errors import ConnectError, UsageError
 from tests.net.peers import PEM, Peer, echoing
 
 SERVER = net.TlsOptions(certificate=PEM)
+EXPIRED = PEM.with_name("expired.pem")
 TRUSTING = net.TlsOptions(trust=PEM)
 
 
@@ -49,6 +50,26 @@ async def test_an_unknown_certificate_is_refused(listener: net.Listener) -> None
     assert "TlsOptions(trust=" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("host", "certificate", "says", "hint"),
+    [
+        ("127.0.0.1", EXPIRED, "certificate has expired.", "needs a new certificate"),
+        ("0.0.0.0", PEM, "not valid for '0.0.0.0'.", "a host name that the certificate names"),
+    ],
+)
+async def test_the_reason_why_a_certificate_is_refused(
+    host: str, certificate: Path, says: str, hint: str
+) -> None:
+    server = net.TlsOptions(certificate=certificate)
+    listener = await net.listen("127.0.0.1", 0, echoing, tls=server)
+    with pytest.raises(ConnectError) as caught:
+        await net.dial(host, listener.port, Peer, tls=net.TlsOptions(trust=certificate))
+    assert caught.value.text.endswith(says)
+    assert hint in caught.value.hint
+    assert "trust" not in caught.value.hint.lower()
+    await listener.close()
+
+
 async def test_dialling_a_plain_port_with_tls_fails() -> None:
     def hang_up(connection: net.Connection) -> Peer:
         connection.close()
@@ -63,11 +84,14 @@ async def test_dialling_a_plain_port_with_tls_fails() -> None:
             await listener.close()
 
 
-async def test_plain_bytes_on_a_tls_port_end_only_their_connection(listener: net.Listener) -> None:
+async def test_plain_bytes_on_a_tls_port_end_only_their_connection(
+    listener: net.Listener, caplog: pytest.LogCaptureFixture
+) -> None:
     plain = await net.dial("127.0.0.1", listener.port, Peer)
     plain.connection.write(b"no TLS at all, and long enough to be read as something else")
     await plain.until_closed()
     assert listener.connections == 0
+    assert "the TLS handshake failed: wrong version number" in caplog.text
     await test_bytes_travel_over_tls(listener, "127.0.0.1", TRUSTING)
 
 
@@ -77,6 +101,22 @@ async def test_a_server_can_require_a_client_certificate() -> None:
     peer = await net.dial("127.0.0.1", listener.port, Peer, tls=both)
     peer.connection.write(b"hello")
     await peer.until_data(b"hello")
+    await listener.close()
+
+
+async def test_a_server_says_whom_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients may not be told why."""
+    server = net.TlsOptions(certificate=PEM, trust=PEM)
+    listener = await net.listen("127.0.0.1", 0, echoing, tls=server)
+    for certificate, reason in ((None, "peer did not return"), (EXPIRED, "self-signed")):
+        client = net.TlsOptions(certificate=certificate, trust=PEM)
+        try:
+            peer = await net.dial("127.0.0.1", listener.port, Peer, tls=client)
+            await peer.until_closed()  # TLS 1.3: the client takes the handshake for complete
+        except ConnectError:
+            pass
+        assert f"the TLS handshake failed: {reason}" in caplog.text
+    assert "Refusing 127.0.0.1:" in caplog.text
     await listener.close()
 
 

@@ -540,6 +540,18 @@ async def dial(
     return cast("R", connection.receiver)
 
 
+_TRUST_HINT: Final = (
+    "Trust its authority, with TlsOptions(trust=...) or SSL_CERT_FILE in the environment."
+)
+_DATES_HINT: Final = "The server needs a new certificate, or the clock of this machine is wrong."
+_HOST_HINT: Final = (
+    "Use a host name that the certificate names. Servers that others name have to be advertised "
+    "by such a name, too."
+)
+_VERIFY_HINTS: Final = {9: _DATES_HINT, 10: _DATES_HINT, 62: _HOST_HINT, 64: _HOST_HINT}
+"""By OpenSSL's number of what is wrong: not yet valid, expired, another host name or address."""
+
+
 def _reason(error: OSError, *, secure: bool) -> tuple[str, str]:
     """Return why a connection failed, and what to do next."""
     number = error.errno or 0
@@ -547,10 +559,8 @@ def _reason(error: OSError, *, secure: bool) -> tuple[str, str]:
     # asyncio replaces the system's words by its own, with the address that the error names anyway.
     text = os.strerror(number) if named else error.strerror or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate verify failed: {error.verify_message}", (
-            "Trust its authority, with TlsOptions(trust=...) or SSL_CERT_FILE in the environment, "
-            "and use a host name that the certificate names."
-        )
+        reason = f"certificate verify failed: {error.verify_message.rstrip('.')}"
+        return reason, _VERIFY_HINTS.get(error.verify_code, _TRUST_HINT)
     if isinstance(error, ssl.SSLError) or (secure and isinstance(error, ConnectionResetError)):
         return f"the TLS handshake failed{text and f': {text}'}", "Is that a port for TLS?"
     if isinstance(error, _socket.gaierror):

@@ -274,6 +274,7 @@ class TlsAcceptor:
 
     async def _hand_over(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         handshake_s = None
+        peer = _peer(accepted)
         if context is not None:
             handshake_s = self._budget.limits.tls_handshake_ms / 1000
         try:
@@ -281,7 +282,15 @@ class TlsAcceptor:
                 self._make, accepted, ssl=context, ssl_handshake_timeout=handshake_s
             )
         except OSError as error:  # includes TLS errors
-            _log.debug("Cannot set up a connection: %s", error, about=type(error))
+            if isinstance(error, ssl.SSLError) and error.reason:
+                # The client may not be told: asyncio does not send the alert.
+                _log.warning(
+                    "Refusing %s: the TLS handshake failed: %s",
+                    peer,
+                    getattr(error, "verify_message", error.reason.lower().replace("_", " ")),
+                    about=(id(self), error.reason),
+                    peer=peer,
+                )
             accepted.close()
 
     def _close_silent(self, accepted: socket.socket) -> None:
@@ -297,6 +306,14 @@ class TlsAcceptor:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _peer(accepted: socket.socket) -> str:
+    try:
+        host, port, *_ = accepted.getpeername()
+    except OSError:  # it has hung up
+        return "a client"
+    return f"{host}:{port}"
 
 
 async def bound_socket(host: str, port: int) -> socket.socket:

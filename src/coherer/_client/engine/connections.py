@@ -54,8 +54,11 @@ WRONG_PORT_HINT: Final = (
 )
 OUTCOME_UNKNOWN: Final = "The request may or may not have been carried out."
 NOTHING_RECEIVED: Final = (
-    "Nothing was ever received from this server: does the port speak this protocol, and do both "
-    "sides use TLS, or neither?"
+    "Nothing was ever received from this server: does the port speak this protocol, without TLS?"
+)
+NOTHING_RECEIVED_TLS: Final = (
+    "Nothing was ever received from this server: does the port speak this protocol, and does the "
+    "server want a certificate of this client (`TlsOptions(certificate=...)`) that it trusts?"
 )
 
 A = TypeVar("A")
@@ -187,7 +190,8 @@ class ServerConnection(Generic[A]):
         """The hint of the error of a request without an answer."""
         if self._heard != self._made:
             return OUTCOME_UNKNOWN
-        return f"{OUTCOME_UNKNOWN} {NOTHING_RECEIVED}"
+        hint = NOTHING_RECEIVED_TLS if self.connection.secure else NOTHING_RECEIVED
+        return f"{OUTCOME_UNKNOWN} {hint}"
 
     def _sweep(self) -> None:
         now = self._loop.time() + SWEEP_MS_MIN / 1000
