@@ -17,7 +17,7 @@ from coherer._record.layout import decode
 from coherer._server.rocketmq.ha.frames import HEAD, REPORT, Pieces, Reports
 from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
 from coherer._server.rocketmq.ha.slave import HaSlave
-from coherer.errors import ProtocolError
+from coherer.errors import ProtocolError, UnavailableError
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
 from tests.server.ha_harness import Harness, Peer, Side, running
@@ -200,6 +200,68 @@ async def test_a_slave_reconnects_and_continues(harness: Harness) -> None:
     await harness.side.send("b", "c")
     await until(lambda: side.bodies() == ["a", "b", "c"])
     assert slave.link is not first
+
+
+async def test_a_slave_says_that_the_master_has_deleted_what_it_lacks(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    side, slave = harness.slave()
+    end = await harness.side.send("a")
+    await until(lambda: side.bodies() == ["a"])
+    await slave.close()
+    await harness.side.send(*["x" * 500] * 400)
+    harness.clock.advance(100 * 3_600_000)
+    harness.side.store.delete_expired(harness.clock.now_ms())
+    begin = harness.side.store.min_offset
+    assert begin > end
+    slave.start()
+    text = f"The master's log begins at {begin}, and this slave's ends at {end}"
+    await until(lambda: text in caplog.text)
+    assert "Give the slave a new directory." in caplog.text
+    assert side.bodies() == ["a"]
+
+
+async def test_a_slave_follows_though_it_cannot_ask_where_the_log_begins(harness: Harness) -> None:
+    side, slave = harness.slave()
+    await harness.side.send("a")
+    await until(lambda: side.bodies() == ["a"])
+    await slave.close()
+    await harness.side.send("b")
+
+    async def refuses() -> tuple[int, int]:
+        raise UnavailableError("No.")
+
+    again = HaSlave(side.core, log_of_master=refuses, retry_s=0.01)
+    again.found(slave.address)
+    again.start()
+    await until(lambda: side.bodies() == ["a", "b"])
+    await again.close()
+
+
+async def test_a_master_that_moves_while_its_slave_connects(
+    harness: Harness, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dial, moved = net.dial, asyncio.Event()
+    async with running(tmp_path / "other", clock) as other:
+        side = Side(tmp_path / "follower", clock)
+        slave = HaSlave(side.core, log_of_master=other.side.extent, retry_s=0.01)
+
+        async def slow(host: str, port: int, *args: object, **more: object) -> object:
+            made = await dial(host, port, *args, **more)  # type: ignore[arg-type]
+            if port == harness.listener.port:
+                slave.found(f"127.0.0.1:{other.listener.port}")
+                moved.set()
+            return made
+
+        monkeypatch.setattr(net, "dial", slow)
+        slave.found(f"127.0.0.1:{harness.listener.port}")
+        slave.start()
+        await moved.wait()
+        await other.side.send("new")
+        await until(lambda: side.bodies() == ["new"])
+        assert not harness.master.slaves
+        await slave.close()
+        await side.close()
 
 
 async def other_master(harness: Harness, tmp_path: Path, *bodies: str) -> Harness:

@@ -2,8 +2,9 @@
 
 See docs/protocol/rocketmq.md, section 6.12.
 
-* The slave asks for the log from its own end on, and an empty slave for all of it: it asks its
-  master first where the log begins. (Java's slaves begin with the last file.)
+* The slave asks its master where the log begins. Then it asks for the log from its own end on, and
+  an empty slave for all of it. (Java's slaves begin with the last file.) If the master has deleted
+  what a slave lacks, the slave copies nothing, and its log says so.
 * First it asks for the last bytes before its end, and compares them with its own. Their ends differ
   if the master has lost messages that the slave had copied (a power cut with async flush), and has
   stored others since. Then the slave copies nothing, and logs an error. If the newest messages are
@@ -141,22 +142,40 @@ class HaSlave:
         try:
             await self.core.flusher.flush()  # the first report is the end of the whole log
             make = partial(MasterLink, self.core, account=self._account, first=await self._first())
-            host, port = host_and_port(self.address)
+            address = self.address
+            host, port = host_and_port(address)
             self.link = await net.dial(host, port, make, tls=self._tls)
-            await self.link.ended.wait()
-            raise UnavailableError(self.link.trouble, server=self.address)
+            if address == self.address:  # it may have changed meanwhile
+                await self.link.ended.wait()
+                raise UnavailableError(self.link.trouble, server=address)
         finally:
             if self.link is not None:
                 self.link.connection.close()
             self.link = None
 
     async def _first(self) -> int:
-        """The offset that an empty slave asks for."""
-        if self.core.store.written_offset:
-            return 0
-        begin, end = await self._log_of_master()
+        """The offset that an empty slave asks for.
+
+        Raises:
+            UnavailableError: the master does not have the log from the end of this one on.
+        """
+        own_end = self.core.store.written_offset
+        try:
+            begin, end = await self._log_of_master()
+        except CohererError:
+            if own_end:  # the log may be served all the same
+                return 0
+            raise
+        if begin > own_end > 0:
+            # Java's masters would keep such a slave waiting for ever.
+            raise UnavailableError(
+                f"The master's log begins at {begin}, and this slave's ends at {own_end}: the "
+                "master has deleted what is between them.",
+                server=self.address,
+                hint="Give the slave a new directory.",
+            )
         # Offset 0 would ask for the last file.
-        return max(begin, 1) if end > 0 else 0
+        return max(begin, 1) if end > 0 == own_end else 0
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._retry_s)
