@@ -49,7 +49,7 @@ QUERY, TABLE, WORKER = "spark", "table", "worker"
 worker."""
 SETTINGS: Final = ("jitter_s", "pieces", "threads_s", "steps_s")
 """Of a plan; 0 makes them harmless."""
-STEPS_S: Final = (0, 0, 0.01, 0.2)
+STEPS_S: Final = (0, 0, 0.01, 0.05)
 """How long the threads of a store pause at most; with 0 they run each function in one step."""
 WATCHER: Final = "watcher"
 """An operator."""

@@ -219,12 +219,12 @@ class Trouble:
                 await self._start(slave)
 
     async def _rot(self, fault: Fault) -> None:
-        """A bit flips in a stored message. Nobody gets that message, and everybody all others."""
+        """A bit flips in a stored message, for the first time. All others are still delivered."""
         brokers = [one for one in self._run.cluster.machines if one.is_broker]
         machine, history = _chosen(fault, brokers), self._run.history
         sent = {event.message for event in history.of("stored", "begun") if event.who != QUERY}
         works = not (machine.files.sick or machine.files.full)
-        message, where = machine.rot(sent, self._chance) if works else ("", "")
+        message, where = machine.rot(sent - history.rotten, self._chance) if works else ("", "")
         if message:
             history.rotten.add(message)
             self._run.note(machine.name, "rotten", message, note=f"in {where}")
