@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,6 +29,8 @@ TOPICS = 1000
 CPU_MS = 20
 OVERVIEW_CPU_MS = 60
 """A node computes the lag of all groups for its status."""
+LOOP = range(500_000)
+"""On a machine where this takes longer than `CPU_MS`, a look may take longer in proportion."""
 LOOKS = 5
 """The cheapest look counts, because a busy machine makes all of them slower."""
 
@@ -67,6 +70,17 @@ class Broker:
         self.process.communicate(timeout=60)
 
 
+def loop_ms() -> float:
+    """The processor time of a loop, as a measure of the machine."""
+    spent: list[float] = []
+    for _ in range(LOOKS):
+        begun_s = time.thread_time()
+        for _ in LOOP:
+            pass
+        spent.append((time.thread_time() - begun_s) * 1000)
+    return min(spent)
+
+
 async def fill(directory: Path) -> None:
     async with Node(options(directory)) as node:
         core = node.core
@@ -104,5 +118,7 @@ async def test_a_look_costs_the_broker_at_most_20_ms(broker: Broker, protocol: s
                 answer = await visitor.get(path)
                 costs[name].append(broker.cpu_ms - before)
                 assert answer.status_code == (404 if name == "refusal" else 200), (name, answer)
+    slower = max(1.0, loop_ms() / CPU_MS)
     most_ms = {**dict.fromkeys(pages, CPU_MS), "overview": OVERVIEW_CPU_MS}
-    assert {name: spent for name, spent in costs.items() if min(spent) > most_ms[name]} == {}
+    too_much = {n: spent for n, spent in costs.items() if min(spent) > slower * most_ms[n]}
+    assert too_much == {}, slower

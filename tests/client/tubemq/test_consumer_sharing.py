@@ -17,7 +17,7 @@ from tests.client.tube_clients import GROUP, commit, consumer_of, give_up, one
 async def test_nothing_assigned(fake, way: Cluster) -> None:
     fake.balances = False
     async with consumer_of(way) as consumer:
-        with pytest.raises(RequestTimeoutError, match="No partition"):
+        with pytest.raises(RequestTimeoutError, match="no partition"):
             await consumer.wait_assigned(20)
         assert await consumer.receive(5) is None
 
