@@ -24,6 +24,7 @@ SAMPLE = {
     "damage leaves its offset": ("short", 100),
     "slaves cut at damage": ("short", 923),
     "delays stop in gaps": ("short", 25),
+    "forgets entries that come meanwhile": ("short", 17),
     "replays share their locks": ("short", 1),
     "files are deleted too soon": ("long", 6),
 }

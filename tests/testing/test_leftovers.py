@@ -132,6 +132,21 @@ async def test_simulated(coherer_simulated):
 def test_a_thread_of_a_library(coherer_url):
     library.start()
 
+def test_a_loop_that_ends_its_executor(coherer_url):
+    begun = threading.Event()
+
+    class Executor:
+        def shutdown(self, wait):
+            begun.set()
+            if wait:
+                ended.wait()
+
+    loop = asyncio.new_event_loop()
+    loop._default_executor = Executor()
+    threading.Thread(target=loop._do_shutdown, args=(None,), daemon=True).start()
+    begun.wait()
+    loop.close()
+
 def test_without_a_fixture():
     kept.append(coherer.blocking.connect("tubemq://127.0.0.1:1"))
 
@@ -148,7 +163,7 @@ def test_nothing(pytester: pytest.Pytester, workers: list[str]) -> None:
     (installed / "library.py").write_text(LIBRARY)
     pytester.makepyfile(HEAD + f"sys.path.append({str(installed)!r})\nimport library\n" + NOTHING)
     result = pytester.runpytest_subprocess(*OPTIONS, *workers, "-W", "error")
-    result.assert_outcomes(passed=7, xfailed=1)
+    result.assert_outcomes(passed=8, xfailed=1)
 
 
 def test_two_workers_name_what_is_left(pytester: pytest.Pytester) -> None:

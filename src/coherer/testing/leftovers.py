@@ -106,6 +106,8 @@ def _code_of(thread: threading.Thread) -> Any:
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None or _is_ours(code.co_filename) or "concurrent" in code.co_filename:
         return None
+    if code.co_qualname == "BaseEventLoop._do_shutdown":  # asyncio's, which ends an executor
+        return None
     # Those of libraries may live as long as the process, as Spark's do.
     return None if "site-packages" in code.co_filename else code
 
