@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -15,7 +14,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._store import offset_reserve, recovery
 from coherer._store.checkpointer import Checkpointer
 from coherer._store.commit_log import CommitLog
-from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, PendingEntries
+from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from coherer._store.files import UnsyncedFiles
 from coherer._store.recovery import Replayer
 from coherer.errors import StoreError
@@ -249,18 +248,6 @@ def forgets_entries_that_come_meanwhile(patch: Patch) -> None:
     patch.setattr(ConsumeQueue, "write", write)
 
 
-def checkpoints_cover_what_comes_meanwhile(patch: Patch) -> None:
-    """A checkpoint covers messages whose entries were added after those that a thread writes."""
-    real = PendingEntries.write
-
-    def write(pending: PendingEntries, mark: Callable[[], None] | None = None) -> None:
-        real(pending)
-        if mark is not None:
-            mark()
-
-    patch.setattr(PendingEntries, "write", write)
-
-
 MUTANTS: Final = {
     "tubemq": (
         answers_before_the_disk,
@@ -274,7 +261,6 @@ MUTANTS: Final = {
     ),
     "rocketmq": (
         forgets_entries_that_come_meanwhile,
-        checkpoints_cover_what_comes_meanwhile,
         does_not_sync,
         answers_before_the_disk,
         shows_before_the_disk,
