@@ -30,6 +30,7 @@ from coherer.spark.decisions import Decisions, LocalFolder
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import FAILFAST, Access, WriteOptions
 from coherer.spark.planning import Range, between, bounded, split
+from coherer.spark.queue import TopicAwayError
 from coherer.spark.reading import BadRecordError, ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.spark.rows import SingleRow
@@ -216,6 +217,41 @@ def test_streams_and_brokers_killed_in_the_middle(
     finally:
         queue.close()
     assert finish(spark, "rocketmq", url, topic, tmp_path) == Counter(range(6_500))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["java", "ours"])
+def test_a_topic_whose_broker_is_away_is_not_taken_for_deleted(
+    rocket: RocketSite, kind: str, topic: str
+) -> None:
+    """A stream asks so: the name server answers alike, and knows which brokers are there."""
+    namesrv = rocket.names(kind)
+    broker = rocket.broker(kind, namesrv)
+    url, known = f"rocketmq://{namesrv}", {broker.name}
+    queue = RocketMQQueue(Access(url=url))
+
+    def is_away() -> bool:
+        try:
+            queue.bounds(topic, partial=True, known=known)
+        except TopicAwayError:
+            return True
+        return False
+
+    try:
+        send(queue, topic, range(40))
+        broker.kill()
+        wait_until(is_away)
+        broker.start()
+        broker.wait()
+        wait_until(lambda: not is_away())
+        found = queue.bounds(topic, partial=True, known=known)
+        assert sum(end for _, end in found.values()) == 40
+        with connect_blocking(url) as client:
+            client.admin().topics.delete(topic)
+        with pytest.raises(TopicNotExistError):
+            wait_until(is_away)
+    finally:
+        queue.close()
 
 
 @pytest.mark.spark
