@@ -19,11 +19,11 @@ FAST := -n $(WORKERS) --dist loadfile -m "not interop and not spark"
 demo: $(VENV)/demo.stamp
 	$(BIN)/coherer demo $(if $(ROWS),--rows $(ROWS))
 
-# All tests, or TESTS. The second line runs those of Spark and of Apache's systems, and 150 seeds of
-# `make simulate`.
+# All tests, those that start Apache's systems last, when nothing else needs the processor; or TESTS.
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(IN_MEMORY) $(BIN)/python tools/run_tests.py $(FAST)
+	$(IN_MEMORY) $(SIMULATE) --seeds 150
 	$(BIN)/python tools/run_tests.py
 	$(BIN)/python tools/test_integrations.py
 else

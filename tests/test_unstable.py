@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 ONCE = """
@@ -85,21 +82,3 @@ def test_a_run_without_failures_lists_nothing(run: Run, capsys: pytest.CaptureFi
 
 def test_tests_that_cannot_be_collected_fail_the_run(run: Run) -> None:
     assert run("import nothing_like_it") != 0
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_program_beside_the_tests_is_shown_at_the_end(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str], code: int
-) -> None:
-    with tool.beside("-c", f"print('2 runs'); raise SystemExit({code})") as finished:
-        assert not capsys.readouterr().out
-        assert finished() == code
-    assert "2 runs" in capsys.readouterr().out
-
-
-def test_a_program_beside_the_tests_ends_with_them(tool: ModuleType, tmp_path: Path) -> None:
-    code = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w')); time.sleep(600)"
-    with tool.beside("-c", code, str(tmp_path / "pid")):
-        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)

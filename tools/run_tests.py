@@ -1,7 +1,6 @@
 """Run tests; run those that fail once more, alone.
 
-    python tools/run_tests.py                  # those that need Spark or Apache's systems, and the
-                                               # search for broken promises
+    python tools/run_tests.py                  # those that need Spark or Apache's systems
     python tools/run_tests.py -n auto tests    # those that pytest chooses
 
 Tests work with processes that this project did not write, on a machine that may be busy: a broker
@@ -9,9 +8,6 @@ in Java that needs a minute to start, a browser, a cluster that elects a leader.
 is run again in a process of its own, when nothing else runs. If it passes then, it is listed as
 unstable, with its first error: its cause has to be found, but it does not cost a whole run. A run
 fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
-
-The search (`tools/simulate.py`) does not depend on time. So it runs beside those tests, at the
-lowest priority: they leave a quarter of the processors while they wait for brokers.
 
 `make test` calls this program, so that CI and the README run the same command. The tests of plugs
 (`tools/test_integrations.py`) follow the same rule.
@@ -21,12 +17,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +34,6 @@ RUNS: Final = (
     ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"),
     ("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"),
 )
-SEARCH: Final = ("tools/simulate.py", "--seeds", "150", "--idle")
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory in it is made with tempfile
 _FAILURES: Final = "COHERER_FAILURES"
 _TESTS_FAILED: Final = 1
 """pytest's exit code if tests ran and some failed; higher ones mean that it could not run them."""
@@ -123,34 +115,6 @@ def run_twice(
         return code
 
 
-@contextmanager
-def beside(*arguments: str) -> Iterator[Callable[[], int]]:
-    """Run a Python program meanwhile, with its files in memory if there is enough.
-
-    Yields a function that waits for it, prints its output, and returns its exit code.
-    """
-    memory = MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4e9 else None
-    with (
-        tempfile.TemporaryDirectory(dir=memory) as files,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as output,
-    ):
-        command = [sys.executable, *arguments]
-        environment = {**os.environ, "TMPDIR": files}
-        program = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-
-        def finish() -> int:
-            code = program.wait()
-            output.seek(0)
-            print(output.read(), flush=True)
-            return code
-
-        try:
-            yield finish
-        finally:
-            program.kill()
-            program.wait()
-
-
 def main() -> int:
     """Run the tests that need Spark or Apache's systems; return the exit code."""
     return run_twice(RUNS)
@@ -159,7 +123,7 @@ def main() -> int:
 if __name__ == "__main__":
     if chosen := sys.argv[1:]:
         sys.exit(run_twice([chosen]))
-    with tempfile.TemporaryDirectory() as kept, beside(*SEARCH) as searched:
+    with tempfile.TemporaryDirectory() as kept:
         archive = Path(kept, "spark.jsa")
         if archive_spark.write(archive):
             os.environ["SPARK_SUBMIT_OPTS"] = archive_spark.options(archive)
@@ -167,5 +131,4 @@ if __name__ == "__main__":
             Console().print(
                 "Java has written no archive of Spark's classes; the tests take longer."
             )
-        code = main()
-        sys.exit(searched() or code)
+        sys.exit(main())

@@ -222,10 +222,7 @@ def main() -> int:
     parser.add_argument("--power", action="store_true", help="of it: lose what was not synced")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append")
     parser.add_argument("--mutants", action="store_true", help="plant bugs instead")
-    parser.add_argument("--idle", action="store_true", help="use what other programs leave")
     chosen = parser.parse_args()
-    if chosen.idle:
-        os.nice(19)
     protocols = chosen.protocol or PROTOCOLS
     if chosen.against:
         found = judge_real(chosen.against, chosen.seed or 0, chosen.trouble, power=chosen.power)

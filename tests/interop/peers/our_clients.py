@@ -37,11 +37,13 @@ from .driver import OurDriver
 
 HEARTBEAT_MS = 2_000
 RETRY_S = 0.5
+CONNECT_MS = 30_000
 
 
 def client(master: str) -> Client:
     """A client of the cluster of a master."""
-    return coherer.connect(f"tubemq://{master}", heartbeat_ms=HEARTBEAT_MS)
+    url = f"tubemq://{master}"
+    return coherer.connect(url, heartbeat_ms=HEARTBEAT_MS, connect_timeout_ms=CONNECT_MS)
 
 
 def sent(receipt: Receipt) -> Sent:

@@ -28,7 +28,7 @@ from .site import Deployed, Site, Topology, wait
 
 AT_ONCE = 12
 READY_TIMEOUT_S = 180.0
-SCENARIO_TIMEOUT_S = 240.0
+SCENARIO_TIMEOUT_S = 900.0
 SAY_S = 0.5
 DOWN_S = 3.0  # longer than the period of heartbeats
 TOPIC_CHARS = 50  # of 64, for a topic's name
