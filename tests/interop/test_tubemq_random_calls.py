@@ -50,6 +50,10 @@ Said = tuple[str, dict[str, Any]]
 _PLAYED: dict[str, list[Said]] = {}
 
 
+LEFT_OUT = {"errMsg", "event", "brokerInfos", "brokerConfigList"}
+"""Texts, what depends on the moment, and brokers, which come and go with other tests."""
+
+
 class Cell:
     """One pair of servers, and what differs between the pairs without meaning anything."""
 
@@ -84,7 +88,7 @@ class Cell:
         return {
             field.name: self._value(field.name, value)
             for field, value in message.ListFields()
-            if field.number < OWN_FIELDS and field.name not in {"errMsg", "event"}
+            if field.number < OWN_FIELDS and field.name not in LEFT_OUT
         }
 
     def _value(self, name: str, value: Any) -> Any:
