@@ -43,8 +43,8 @@ SERVERS: Final = ("ours", "java", "java-tubemq")
 DEFAULT: Final = "short"
 CPU_S: Final = 600
 """The most processor time of a run; it takes seconds, a long one a minute."""
-HANGS_S: Final = 7_200
-"""How long the process of a run lives at most, if it is busy with nothing, or others are busy."""
+HANGS_S: Final = 1_800
+"""How long it may take on a busy machine; this ends a run that waits for ever."""
 DIED: Final = "process"
 """Stands for a check, if the process of a run has ended without a result."""
 SHOWN: Final = 5

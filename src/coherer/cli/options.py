@@ -87,7 +87,7 @@ def seconds_option(*names: str, least: float = 0, about: str) -> Any:
 
 
 def parse_number(text: str) -> int | None:
-    """The offset or the partition that a text gives; None if it is no number, or a longer one.
+    """Parse an offset or a partition; None if the text is not a number of at most 18 digits.
 
     >>> parse_number("17"), parse_number("-1"), parse_number("9" * 19)
     (17, None, None)

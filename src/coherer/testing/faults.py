@@ -576,7 +576,9 @@ class Taps:
 
     def end_revocation(self, group: str, chosen: Sequence[str]) -> None:
         """Let members of a group have partitions again, unless another block has taken them."""
-        left = self._revoked[group] = self._revoked[group] - Counter(chosen)
+        left = self._revoked.pop(group, Counter()) - Counter(chosen)
+        if left:
+            self._revoked[group] = left
         tubemq, _ = self._groups(group)
         if tubemq is not None and (now_ms := self._master_ms()) is not None:
             tubemq.suspend([one for one in chosen if one not in left], now_ms, now_ms)

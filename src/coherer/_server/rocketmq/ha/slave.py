@@ -154,7 +154,7 @@ class HaSlave:
             self.link = None
 
     async def _first(self) -> int:
-        """The offset that an empty slave asks for.
+        """The offset that an empty slave asks for; 0 leaves the choice to the master.
 
         Raises:
             UnavailableError: the master does not have the log from the end of this one on.
@@ -174,8 +174,9 @@ class HaSlave:
                 server=self.address,
                 hint="Give the slave a new directory.",
             )
-        # Offset 0 would ask for the last file.
-        return max(begin, 1) if end > 0 == own_end else 0
+        if own_end or end <= 0:
+            return 0
+        return max(begin, 1)  # offset 0 would ask for the last file
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._retry_s)
