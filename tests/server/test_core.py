@@ -247,3 +247,31 @@ async def test_cleaning_forgets_reads_of_groups_without_offsets(core: Core) -> N
         core.counters.read(group, "t", 0, 1, 10, 1)
     core.clean()
     assert core.counters.read_to == {("known", "t", 0): 1}
+
+
+async def test_the_thread_of_an_idle_store_is_seldom_woken(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken = 0
+    work = core.store.tick
+
+    def counted() -> None:
+        nonlocal woken
+        woken += 1
+        work()
+
+    async def woken_in(ticks: int) -> int:
+        before = woken
+        for _ in range(ticks):
+            await core.flusher.tick()
+        return woken - before
+
+    monkeypatch.setattr(core.store, "tick", counted)
+    assert await woken_in(30) <= 4
+    told = Submitter()
+    core.appender.submit(drafts(1), told, origin=ANYONE)
+    await told.answered()
+    assert core.store.durable_offset < core.store.end_offset
+    assert await woken_in(5) == 5, "what was written is flushed in time"
+    core.store.flush()
+    assert await woken_in(30) <= 4

@@ -45,6 +45,10 @@ _log = Log(logging.getLogger(__name__))
 _ALONE_BATCHES = 31
 """The number of submissions stored immediately after one that was alone in its iteration."""
 
+_WAKE_EVERY = 10
+"""In how many ticks without anything to flush the thread is woken once. To wake it in each was half
+the work of a node without clients."""
+
 Done = Callable[[Sequence[AppendResult] | CohererError, int], None]
 """Called with the offsets of a batch's messages, or the error if they were not stored, and with the
 log offset after the batch: once it is durable (or replicated), so is the whole batch.
@@ -367,6 +371,8 @@ class Flusher:
         self._store = store
         self._failed = failed
         self._has_failed = False
+        self._seen_end: int | None = None
+        self._quiet_calls = 0
         self.closed = False
         self._pool = ThreadPoolExecutor(1, "coherer-flush")
 
@@ -396,6 +402,8 @@ class Flusher:
         Raises:
             StoreError: the disk failed.
         """
+        if self._is_quiet():
+            return
         try:
             await self.run(self._store.tick)
         except StoreFullError:
@@ -403,6 +411,16 @@ class Flusher:
         except StoreError:
             await self.flush()  # if the log has failed, this makes the node refuse sends
             raise
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing was written since the last call; but False in every tenth call."""
+        end = self._store.written_offset
+        if end != self._seen_end or end != self._store.durable_offset:
+            self._seen_end = end
+            self._quiet_calls = 0
+            return False
+        self._quiet_calls += 1
+        return self._quiet_calls % _WAKE_EVERY != 0
 
     async def run(self, action: Callable[[], T]) -> T:
         """Run a function in the thread.
