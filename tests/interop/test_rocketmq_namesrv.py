@@ -27,10 +27,14 @@ from coherer.blocking._portal import Portal
 from coherer.testing import embedded_node
 from tests.interop.peers.cache import JavaSystem, UnavailableError, prepare
 from tests.interop.peers.driver import Event, Json
-from tests.interop.peers.rocketmq import JavaNameServer, JavaRocketBroker, RocketDriver, has_route
+from tests.interop.peers.rocketmq import (
+    PEM,
+    JavaNameServer,
+    JavaRocketBroker,
+    RocketDriver,
+    has_route,
+)
 from tests.server.rocketmq_caller import Caller
-
-PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
