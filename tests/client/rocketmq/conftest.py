@@ -107,10 +107,15 @@ class FakeCluster:
     async def add(self, name: str) -> None:
         self.brokers[name] = FakeBroker(name, await self._listen(name))
 
-    async def _listen(self, name: str) -> Listener:
+    async def reopen(self, name: str) -> None:
+        """A broker that was closed listens on its port again."""
+        known = self.brokers[name]
+        known.listener = await self._listen(name, known.listener.port)
+
+    async def _listen(self, name: str, port: int = 0) -> Listener:
         handlers = {code: lambda c, r: self.receive(name, c, r) for code in RequestCode}
         remoting = RemotingServer(handlers)
-        return await listen("127.0.0.1", 0, remoting.make)
+        return await listen("127.0.0.1", port, remoting.make)
 
     async def stop(self) -> None:
         self._check_broker_names()

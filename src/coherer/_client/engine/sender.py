@@ -13,6 +13,7 @@ Rules:
 * When an attempt fails, waiting messages go to other brokers if possible.
 * A message that a busy broker refused is not stored. It is sent again after a pause, until its
   deadline. Meanwhile it keeps its place in the window, which slows the producer down.
+* A message that cannot be written has an outcome like any other one: its error.
 * There is no task, future or timer per message: a message in flight is one entry in the table of
   its connection, and a sender has one timer for all messages that wait.
 """
@@ -447,7 +448,11 @@ class BrokerSender(ABC, Generic[L, I]):
 
     @abstractmethod
     def _send(self, link: L, item: I) -> None:
-        """Send an item."""
+        """Send an item.
+
+        Raises:
+            CohererError: it cannot be sent, for example because it is too large for a request.
+        """
 
     @abstractmethod
     def _deadline(self, item: I) -> float:
@@ -513,7 +518,13 @@ class BrokerSender(ABC, Generic[L, I]):
             self._wait(item)
             self.connect()
             return
-        self._send(link, item)
+        self._send_or_fail(link, item)
+
+    def _send_or_fail(self, link: L, item: I) -> None:
+        try:
+            self._send(link, item)
+        except CohererError as error:  # otherwise it would keep its place in the window for ever
+            self._fail(item, error)
 
     def _wait(self, item: I) -> None:
         """Keep an item until the broker is connected, at most until its deadline."""
@@ -553,7 +564,7 @@ class BrokerSender(ABC, Generic[L, I]):
         link.when_closed(lambda: self._lost(link))
         waiting, self._waiting = self._waiting, []
         for item in waiting:
-            self._send(link, item)
+            self._send_or_fail(link, item)
         self._changed(reached=True)
 
     def _lost(self, link: L) -> None:

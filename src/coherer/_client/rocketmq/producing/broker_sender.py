@@ -41,7 +41,9 @@ from coherer.errors import (
     DisconnectedError,
     ProtocolError,
     RequestTimeoutError,
+    UsageError,
 )
+from coherer.limits import REMOTING_BYTES_MAX
 from coherer.message import Message
 
 SINGLE: Final = int(RequestCode.SEND_MESSAGE_V2)
@@ -336,6 +338,19 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         return await self._instance.link(self._address, fast=True)
 
     def _send(self, link: Link, item: PendingSend) -> None:
+        try:
+            self._write(link, item)
+        except ProtocolError as error:
+            queue = item.target.queue
+            raise UsageError(
+                f"The message does not fit into a request: {error.text}",
+                server=self.server,
+                topic=queue.topic,
+                partition=queue.id,
+                hint=f"A request has at most {REMOTING_BYTES_MAX >> 20} MiB: send a smaller body.",
+            ) from error
+
+    def _write(self, link: Link, item: PendingSend) -> None:
         target, payload = item.target, item.payload
         if self._faults is not None:
             item.began = self._loop.time()

@@ -3,6 +3,9 @@
 `Sender.send` selects a queue (`queue_selection`), encodes the message, and hands it to the sender
 of the queue's broker (`broker_sender`). The broker's answer goes to the message's sink.
 
+A topic that is being published waits for the connection to one of its brokers. Meanwhile it follows
+changes of its route like a published one, and its brokers are wanted.
+
 Delivery times: brokers of RocketMQ 5.x and Coherer's brokers deliver a message at any time. Brokers
 of 4.x only know delay levels, and deliver a message with 5.x's properties at once. So a delay that
 equals a level is sent to them as that level, and any other time is refused before anything is sent.
@@ -11,13 +14,13 @@ equals a level is sent to them as that level, and any other time is refused befo
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import structs
@@ -171,8 +174,9 @@ class Sender:
         self._system = options.system_properties(instance.options.namespace)
         self._selectors: dict[str, QueueSelector] = {}
         self.published = self._selectors.keys()
+        self._connecting: dict[str, QueueSelector] = {}  # of topics that are being published
         self._brokers: dict[tuple[str, str], MasterSender] = {}
-        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._publishing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._connections_changed = Waiters()
         self._loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
@@ -208,6 +212,7 @@ class Sender:
             await self.window.wait_until_empty()
 
     async def _stop_sending(self) -> None:
+        self._connections_changed.wake()  # `publish` ends, too
         await cancel(*self._tasks)
         for broker in self._brokers.values():
             await broker.close()
@@ -224,8 +229,9 @@ class Sender:
         Raises:
             RefusedError: it does not exist and no broker creates topics.
             UnavailableError: no name server, or no broker, could be reached in time.
+            ClosedError: the producer was closed meanwhile.
         """
-        async with self._publishing[topic]:
+        async with self._publishing.setdefault(topic, asyncio.Lock()):
             if topic in self._selectors:
                 return
             full = self.full_name(topic)
@@ -233,6 +239,7 @@ class Sender:
             if full == names.SCHEDULE_TOPIC:
                 raise UsageError("Messages cannot be sent to the schedule topic.", topic=topic)
             route = await self._instance.routes.route(full, create=True)
+            self.check()  # nobody would close the connections of a closed producer
             if not route.writable:
                 raise UnavailableError(
                     "The topic has no writable queue.",
@@ -241,13 +248,21 @@ class Sender:
                     hint=WRITABLE_HINT,
                 )
             selector = QueueSelector(self._targets(route), self._faults, queues=route.writable)
-            await until_connected(
-                topic,
-                lambda: [target.broker for target in selector.targets],
-                self._connections_changed,
-                self._loop.time() + self._timeout_s,
-            )
+            self._connecting[topic] = selector
+            try:
+                await until_connected(
+                    topic,
+                    partial(self._brokers_of, selector),
+                    self._connections_changed,
+                    self._loop.time() + self._timeout_s,
+                )
+            finally:
+                del self._connecting[topic]
             self._selectors[topic] = selector
+
+    def _brokers_of(self, selector: QueueSelector) -> Collection[MasterSender]:
+        self.check()
+        return [target.broker for target in selector.targets]
 
     def full_name(self, topic: str) -> str:
         """A topic's name with the namespace; reply topics belong to the cluster and have none."""
@@ -483,7 +498,7 @@ class Sender:
 
     def connections_changed(self) -> None:
         """A connection was opened, could not be opened, or broke."""
-        for selector in self._selectors.values():
+        for selector in (*self._selectors.values(), *self._connecting.values()):
             selector.stale = True
         self._connections_changed.wake()
 
@@ -567,16 +582,14 @@ class Sender:
             raise encoding_error(message, error) from error
 
     def _route_changed(self, route: Route) -> None:
-        for topic, selector in self._selectors.items():
+        every = (*self._selectors.items(), *self._connecting.items())
+        for topic, selector in every:
             if self.full_name(topic) == route.topic:
                 selector.update(self._targets(route), route.writable)
-                used = {
-                    id(target.broker)
-                    for each in self._selectors.values()
-                    for target in each.targets
-                }
+                used = {id(target.broker) for _, each in every for target in each.targets}
                 for broker in self._brokers.values():
                     broker.wanted = id(broker) in used
+                self._connections_changed.wake()  # a new broker may be connected already
         if self._faults is not None:
             self._faults.keep_only({name for name, _ in self._brokers})
 
