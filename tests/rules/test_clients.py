@@ -307,3 +307,24 @@ def test_only_three_are_tried() -> None:
 
     assert producers.available("p", alive) is None
     assert tried == ["b", "c", "d"]
+
+
+def test_a_producer_with_two_connections_is_found_while_one_is_left() -> None:
+    producers = ProducerManager[str]()
+    producers.register("p", client("old", client_id="me"))
+    producers.register("p", client("new", client_id="me"))
+    producers.close("new")
+    assert producers.find("me") == "old"
+    producers.close("old")
+    assert producers.find("me") is None
+
+
+def test_no_client_id_of_a_closed_connection_is_left() -> None:
+    """A proxy sends the heartbeats of many clients over one connection."""
+    producers = ProducerManager[str]()
+    for number in range(3):
+        producers.register(f"g{number}", client("proxy", client_id=f"me-{number}"))
+    producers.unregister("g1", "proxy")
+    assert [producers.find(f"me-{number}") for number in range(3)] == ["proxy", None, "proxy"]
+    producers.close("proxy")
+    assert [producers.find(f"me-{number}") for number in range(3)] == [None, None, None]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coherer import limits
 from coherer._rules.rocketmq.clients import LIFE_MS, REFUSED_MAX, QueueLocks
 
 
@@ -96,3 +99,14 @@ def test_a_slave_that_becomes_the_master_waits_for_the_locks_of_its_master() -> 
     assert again.forget_expired(now_ms=117) == {"g": ["a"]}
     assert again.lock("g", "a", ["q", "r", "s"], now_ms=117) == ["q", "r", "s"]
     assert again.dump() == [("g", "a", ["q", "r", "s"])]
+
+
+def test_locks_are_renewed_though_no_further_ones_are_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise another consumer would get a queue that its owner is working on."""
+    locks = QueueLocks[str]()
+    locks.lock("g", "a", ["q"], now_ms=0)
+    monkeypatch.setattr(limits, "LOCKS_MAX", 1)
+    assert locks.lock("g", "a", ["new", "q"], now_ms=LIFE_MS) == ["q"]
+    assert locks.lock("g", "b", ["q"], now_ms=LIFE_MS + 1) == []

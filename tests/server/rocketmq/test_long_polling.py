@@ -175,3 +175,22 @@ async def test_an_unhandled_error_is_answered_and_the_other_pulls_are_resumed(
     assert [answer.code for answer in answers] == [1, FOUND]
     assert (answers[0].remark or "").startswith("ZeroDivisionError")
     assert "Code 11" in caplog.text
+
+
+async def test_filters_that_let_everything_pass_leave_no_memory_counted(
+    peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invalid selector was counted when its pull began to wait, and not when it ended."""
+    monkeypatch.setattr(limits, "WAITING_PULLS_BYTES_MAX", 10_000)
+    await ready(peer)
+    for offset in range(1, 5):
+        asked = {"queueOffset": offset, "sysFlag": SUSPEND | SUBSCRIPTION}
+        waiting = [
+            peer.begin_pull(**asked, subscription="a = " * 100, expressionType="SQL92"),
+            peer.begin_pull(**asked),
+        ]
+        await peer.settle()
+        assert not any(pull.done() for pull in waiting)
+        await peer.send(b"new")
+        async with asyncio.timeout(10):
+            assert {(await pull).code for pull in waiting} == {FOUND}

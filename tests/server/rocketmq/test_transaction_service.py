@@ -107,6 +107,8 @@ class Node:
         return found[0].offset if found[0] else -1, found[1].offset if found[1] else -1
 
     async def close(self) -> None:
+        """As a broker does."""
+        self.service.stop()
         await self.caller.hang_up()
         await self._listener.close()
         await self.core.close()

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.ended import PAGES_MAX, OffsetSet
 from coherer._rules.rocketmq.transactions import Question
 from coherer._server.rocketmq.broker import transactions
-from coherer._store import AppendResult, Draft, Store, StoreOptions
+from coherer._store import AppendResult, Draft, ReadResult, Store, StoreOptions
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
 from tests.server.rocketmq.test_transaction_service import (
@@ -211,6 +212,49 @@ async def test_a_request_waits_until_the_marks_are_read(
         await asyncio.sleep(0)
     assert [(await one).code for one in asked] == [0] * 10
     assert len(again.bodies("t", 2)) == 10
+    await again.close()
+
+
+async def test_others_have_their_turn_while_marks_are_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call ten times a second began another series of turns: they became longer and longer."""
+    for number in range(50):
+        await node.end(node.prepare(str(number)), COMMIT)
+    monkeypatch.setattr(transactions, "MARKS_AT_ONCE", 1)
+    again = await killed(node, "killed")
+    reads: list[str] = []
+    read = again.store.read
+
+    def counted(topic: str, *place: int, **most: int) -> ReadResult:
+        reads.append(topic)
+        return read(topic, *place, **most)
+
+    monkeypatch.setattr(again.store, "read", counted)
+    for _ in range(10):
+        again.service.tick()
+    assert reads == [OP_HALF_TOPIC] * 10
+    await asyncio.sleep(0)
+    assert reads == [OP_HALF_TOPIC] * 11
+    await again.close()
+
+
+async def test_a_broker_that_is_closed_while_marks_are_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        await node.end(node.prepare(str(number)), COMMIT)
+    monkeypatch.setattr(transactions, "MARKS_AT_ONCE", 1)
+    again = await killed(node, "killed")
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    again.service.tick()
+    again.service.stop()
+    await again.core.close()
+    again.store.close()
+    again.service.tick()
+    await asyncio.sleep(0)
+    assert failed == []
     await again.close()
 
 

@@ -451,7 +451,8 @@ class ProducerManager(Generic[C]):
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[C, ClientInfo[C]]] = {}
-        self._channels: dict[str, C] = {}
+        # By client id: its connections, the newest one last, with the number of its groups there.
+        self._channels: dict[str, dict[C, int]] = {}
         self._of_channel: dict[C, set[str]] = {}
         self._turn = self._count = 0
 
@@ -473,8 +474,8 @@ class ProducerManager(Generic[C]):
         return None if found is None else list(found.values())
 
     def find(self, client_id: str) -> C | None:
-        """The channel of a client, or None."""
-        return self._channels.get(client_id)
+        """The newest channel of a client, or None."""
+        return next(reversed(self._channels.get(client_id, {})), None)
 
     def register(self, group: str, info: ClientInfo[C]) -> None:
         """Take a producer's heartbeat."""
@@ -485,7 +486,8 @@ class ProducerManager(Generic[C]):
             return
         members[info.channel] = info
         self._count += 1
-        self._channels[info.client_id] = info.channel
+        channels = self._channels.setdefault(info.client_id, {})
+        channels[info.channel] = channels.pop(info.channel, 0) + 1
         self._of_channel.setdefault(info.channel, set()).add(sys.intern(group))  # one text for all
         _log.info(
             "Producer group %s: %s joined (%s)", group, info.client_id, info.language, group=group
@@ -504,8 +506,12 @@ class ProducerManager(Generic[C]):
         groups.discard(group)
         if not groups:
             del self._of_channel[channel]
-            if self._channels.get(info.client_id) == channel:
-                del self._channels[info.client_id]
+        channels = self._channels[info.client_id]
+        channels[channel] -= 1
+        if not channels[channel]:
+            del channels[channel]
+        if not channels:
+            del self._channels[info.client_id]
 
     def close(self, channel: C) -> None:
         """Remove the producers of a closed connection."""
@@ -637,17 +643,12 @@ class QueueLocks(Generic[Q]):
         """Take or renew locks. Returns the queues whose locks the client now owns."""
         held = self._groups.setdefault(group, {})
         granted: list[Q] = []
+        is_full = False
         for queue in dict.fromkeys(queues):
             lock = held.get(queue)
             if lock is None and self._count >= limits.LOCKS_MAX:
-                _log.error(
-                    "Group %s gets no further locks: this broker has %d",
-                    group,
-                    self._count,
-                    about="locks",
-                    group=group,
-                )
-                break
+                is_full = True
+                continue  # the client may own others, which it renews
             if lock is None and self._inherited_ms is not None:
                 lock = self._add(held, queue, "", self._inherited_ms)
             if lock is None:
@@ -662,6 +663,14 @@ class QueueLocks(Generic[Q]):
                     lock.refused[client_id] = None
                 continue
             granted.append(queue)
+        if is_full:
+            _log.error(
+                "Group %s gets no further locks: this broker has %d",
+                group,
+                self._count,
+                about="locks",
+                group=group,
+            )
         return granted
 
     def _add(self, held: dict[Q, _Lock], queue: Q, client_id: str, now_ms: int) -> _Lock:

@@ -169,6 +169,7 @@ class RocketBroker:
         self.pulls.suspended.close()
         self.delays.stop()
         self.timers.stop()
+        self.transactions.stop()
 
     def closed(self) -> None:
         """Save for the last time; the core is closed, the store is still open."""

@@ -491,7 +491,7 @@ class SuspendedPull:
         texts = (*request.fields, *request.fields.values(), request.remark or "")
         self.bytes = sum(map(len, texts)) + len(request.body)
         self.filter_bytes = 0
-        if header.sys_flag & SUBSCRIPTION:
+        if header.sys_flag & SUBSCRIPTION and wanted is not EVERYTHING:  # which has no size
             per_char = _BYTES_PER_CHAR_OF_TAGS if wanted.test is None else _BYTES_PER_CHAR_OF_SQL
             self.filter_bytes = per_char * len(header.subscription or "")
 

@@ -150,6 +150,7 @@ class TimerService:
         self._stopped = False
         self.is_starting = False
         self._at_once = MESSAGES_AT_ONCE
+        self._next_turn: asyncio.Handle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
         self._waits_from: dict[int, int] = {}  # by queue: entries before it are done
@@ -270,7 +271,12 @@ class TimerService:
                 self._first = slot_of(draft.tag_code)
 
     def _later(self) -> None:
-        asyncio.get_running_loop().call_soon(self.tick)
+        if self._next_turn is None:
+            self._next_turn = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._next_turn = None
+        self.tick()
 
     def _wake_at(self, due_ms: int, now_ms: int) -> None:
         if due_ms - now_ms >= TICK_MS:

@@ -141,7 +141,8 @@ class TransactionService:
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # start of the current round
         self._rounds = IntervalTimer(self._options.interval_ms, core.now_ms())
-        self._busy = False
+        self._busy = self._stopped = False
+        self._next_turn: asyncio.Handle | None = None
         self._carried_to = 0  # no half message waits before this log offset
         self._copies_from, self._copies_to = 0, core.store.queue_range(HALF_TOPIC, 0)[1]
         self._ending: dict[int, list[_Asked]] = {}  # by transaction: later requests that wait
@@ -395,14 +396,12 @@ class TransactionService:
 
     def tick(self) -> None:
         """Continue reading marks and checking."""
-        if self._is_slave() or self._busy:
+        if self._is_slave() or self._busy or self._stopped:
             return
         ledger = self._ledger
-        if not self._read_marks() or not self._read_copies():
-            asyncio.get_running_loop().call_soon(self.tick)
-            return
-        if not self._complete():
-            asyncio.get_running_loop().call_soon(self.tick)
+        if not (self._read_marks() and self._read_copies() and self._complete()):
+            if self._next_turn is None:  # this was not called in it
+                self._next_turn = asyncio.get_running_loop().call_soon(self._go_on)
             return
         if ledger.advance():
             self._note()
@@ -415,6 +414,14 @@ class TransactionService:
             self._round_ms = now_ms
         times = self._core.store.clock_history
         self._store_plan(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
+
+    def _go_on(self) -> None:
+        self._next_turn = None
+        self.tick()
+
+    def stop(self) -> None:
+        """Stop reading and checking; what is being stored is completed."""
+        self._stopped = True
 
     def next_ms(self) -> int | None:
         """The time of the next check of open transactions; None without such transactions."""
