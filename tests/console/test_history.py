@@ -72,6 +72,44 @@ def test_series_of_deleted_topics_are_dropped() -> None:
     assert history.names(series_name("group", "a")) != []
 
 
+def test_the_last_values_of_replaced_series_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the overview of a large cluster did not show the groups that lag most."""
+    monkeypatch.setattr(module, "SERIES_MAX", 4)
+    history, groups = History(), [f"g{number}" for number in range(10)]
+    for time_s in (0, 100):
+        for number, name in enumerate(groups):
+            history.add(series_name("group", name, "lag"), time_s, number)
+            history.add(series_name("group", name, "lag", "orders-0"), time_s, number)
+            history.add_rate(series_name("group", name, "out"), time_s, number * time_s)
+    assert len(history.names("")) == 4
+
+    def last(value: str) -> list[float | None]:
+        return [history.last(series_name("group", name, value)) for name in groups]
+
+    assert last("lag") == last("out") == list(range(10))
+    assert history.last(series_name("group", "g0", "lag", "orders-0")) is None
+    history.forget("group", groups[1:])
+    assert last("lag") == [None, *range(1, 10)]
+    history.gap(200)
+    assert last("lag") == [None] * 10
+
+
+def test_a_deleted_topic_that_was_sampled_once_is_forgotten() -> None:
+    """Its count was kept for ever; a new topic of the name got a rate from it."""
+    history, name = History(), series_name("topic", "orders", "in")
+    history.add_rate(name, 0, 10)
+    history.forget("topic", [])
+    history.add_rate(name, 10, 20)
+    assert values(history, name) == []
+
+
+def test_the_lags_of_topics_are_sums_over_their_groups() -> None:
+    history = History()
+    history.add_lags("a", {"orders": 3, "bills": 1})
+    history.add_lags("b", {"orders": 4, "bills": None})
+    assert history.topic_lags() == {"orders": 7, "bills": None}
+
+
 def test_topics_of_opened_pages_are_watched_for_a_time() -> None:
     history = History()
     history.watch("topic", "a", 0)

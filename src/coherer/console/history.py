@@ -3,6 +3,9 @@
 * A series keeps each sample of the last hour, and the mean of each minute of the last day; at a
   sampling interval of 10 s these are 360 and 1,440 points.
 * There are at most `SERIES_MAX` series. A new one replaces the least recently written one.
+* The newest value, and the last count for a rate, are kept for every topic and group that exists,
+  also if its series was replaced: lists are sorted by them, and with thousands of topics a turn of
+  the samples takes so long that most series are replaced meanwhile.
 * An unknown value is None, and leaves a gap in the chart. So does a time without samples.
 * A topic or group is *watched* for some time after a user has opened its page: it is sampled each
   time, the others in turn (`sampling`).
@@ -99,6 +102,11 @@ def series_name(kind: str, name: str, *parts: str) -> str:
     return SEPARATOR.join((kind, name, *parts))
 
 
+def _is_of_subject(series: str) -> bool:
+    """Whether a series is that of a whole topic, group or broker, not of a partition."""
+    return series.count(SEPARATOR) == 2
+
+
 class History:
     """All series, by name; `series_name` makes the names.
 
@@ -111,6 +119,7 @@ class History:
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
+        self._replaced: dict[str, float] = {}  # the last values of series that were replaced
         self._counters: dict[str, Point] = {}
         self._watched: dict[Subject, float] = {}
         self._lags: dict[str, Mapping[str, int | None]] = {}
@@ -119,11 +128,13 @@ class History:
         """Add a sample to a series."""
         series = self._series.pop(name, None) or Series()
         self._series[name] = series
+        self._replaced.pop(name, None)
         series.add(time_s, value)
         while len(self._series) > SERIES_MAX:
             oldest = next(iter(self._series))
-            del self._series[oldest]
-            self._counters.pop(oldest, None)
+            last = self._series.pop(oldest).last
+            if last is not None and last.value is not None and _is_of_subject(oldest):
+                self._replaced[oldest] = last.value
 
     def add_rate(self, name: str, time_s: float, count: float | None) -> None:
         """Add the growth of a count since its last sample, per second.
@@ -144,10 +155,14 @@ class History:
         """Record the lag of a group in each of its topics; None if it is unknown."""
         self._lags[group] = lags
 
-    def topic_lag(self, topic: str) -> int | None:
-        """The lag of all sampled groups in a topic; None if it is unknown, or no group reads it."""
-        found = [lags[topic] for lags in self._lags.values() if topic in lags]
-        return sum(lag or 0 for lag in found) if found and None not in found else None
+    def topic_lags(self) -> dict[str, int | None]:
+        """The lag of all sampled groups in each topic that one reads; None if it is unknown."""
+        found: dict[str, int | None] = {}
+        for lags in self._lags.values():
+            for topic, lag in lags.items():
+                before = found.get(topic, 0)
+                found[topic] = None if before is None or lag is None else before + lag
+        return found
 
     def readers(self, topic: str) -> list[str]:
         """The sampled groups that read a topic, sorted."""
@@ -156,6 +171,7 @@ class History:
     def gap(self, time_s: float) -> None:
         """Record in every series that nothing was sampled for some time."""
         self._counters.clear()
+        self._replaced.clear()
         for series in self._series.values():
             series.add(time_s, None)
 
@@ -167,7 +183,9 @@ class History:
     def last(self, name: str) -> float | None:
         """The newest value of a series; None if it is unknown."""
         series = self._series.get(name)
-        return None if series is None or series.last is None else series.last.value
+        if series is None:
+            return self._replaced.get(name)
+        return None if series.last is None else series.last.value
 
     def names(self, prefix: str) -> list[str]:
         """The names of the series that begin with a text, sorted."""
@@ -178,11 +196,11 @@ class History:
         names = set(alive)
         if kind == "group":
             self._lags = {name: lags for name, lags in self._lags.items() if name in names}
-        for series in list(self._series):
-            owner, _, rest = series.partition(SEPARATOR)
-            if owner == kind and rest.split(SEPARATOR)[0] not in names:
-                del self._series[series]
-                self._counters.pop(series, None)
+        for table in (self._series, self._replaced, self._counters):
+            for series in list(table):
+                owner, _, rest = series.partition(SEPARATOR)
+                if owner == kind and rest.split(SEPARATOR)[0] not in names:
+                    del table[series]
 
     def watch(self, kind: Kind, name: str, now_s: float) -> None:
         """Watch a topic or a group, because a user has opened its page."""

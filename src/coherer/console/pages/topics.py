@@ -72,14 +72,15 @@ class Topics:
         search = request.query_params.get("q", "")
         names = matching(await console.facts.topic_names(system=system), search)
         history = console.history
+        lags = history.topic_lags()
         values: dict[str, Callable[[str], float | None]] = {
             "messages": lambda name: history.last(series_name("topic", name, "held")),
             "written": lambda name: history.last(series_name("topic", name, "in")),
-            "lag": history.topic_lag,
+            "lag": lags.get,
         }
         behind = request.query_params.get("only") == "behind"
         if behind:
-            names = [name for name in names if history.topic_lag(name)]
+            names = [name for name in names if lags.get(name)]
         sorting = sorting_of(request, values)
         if sorting.by in values:
             names = sorting.ordered(names, values[sorting.by])
@@ -91,7 +92,7 @@ class Topics:
             part=part,
             topics=await console.facts.topics(part.rows),
             rates=rates,
-            lags={name: history.topic_lag(name) for name in part.rows},
+            lags=lags,
             read_by={name: history.readers(name) for name in part.rows},
             search=search,
             system=system,
