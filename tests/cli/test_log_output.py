@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -117,3 +119,19 @@ def test_a_file_that_cannot_be_opened_leaves_the_log_as_it_is(
         outputs[0].change(LogOptions(file=tmp_path / "missing" / "node.log"))
     logging.getLogger("coherer.example").warning("still here")
     assert "still here" in path.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a full disk")
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_full_disk_loses_lines_and_nothing_else(
+    form: Literal["text", "json"], tmp_path: Path, outputs: list[LogOutput]
+) -> None:
+    """A line of a broker that could not be written stopped all brokers of a supervisor."""
+    output = LogOutput(LogOptions(format=form, file=Path("/dev/full")))
+    outputs.append(output)
+    for line in ('{"event":"lost"}', "lost"):
+        output.copy(line, 1)
+    path = tmp_path / "node.log"
+    output.change(LogOptions(format=form, file=path))
+    output.copy('{"event":"kept"}', 1)
+    assert path.read_text() == '{"event":"kept"}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -326,6 +328,60 @@ async def test_the_supervisor_in_this_process(
             await asyncio.wait_for(running, 60)
         log.close()
     assert not any(map(runs, pids))
+
+
+async def test_a_broker_whose_process_cannot_be_started_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory was short when it was to be restarted: all brokers were stopped.
+
+    A line that something in its process prints has no other effect than to be in the log.
+    """
+    (tmp_path / "sitecustomize.py").write_text('print("a library says hello")')
+    paths = (str(tmp_path), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    given: dict[str, object] = {
+        "directory": tmp_path / "data",
+        "brokers": 2,
+        **dict.fromkeys(("master_port", "broker_port", "namesrv_port", "rocketmq_port"), 0),
+        "admin_port": 0,
+    }
+    options, log = node_options(values_of(given, {})), LogOutput(LogOptions(level="warning"))
+    supervisor, stopped = Supervisor(options, given, log), asyncio.Event()
+    started: list[Process] = []
+    served = asyncio.Event()
+
+    async def ready(processes: list[Process]) -> None:
+        started.extend(processes)
+        served.set()
+
+    failures = [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))] * 2
+    start = asyncio.create_subprocess_exec
+
+    async def failing(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        if failures:
+            raise failures.pop()
+        return await start(*words, **options)
+
+    running = asyncio.create_task(supervisor.run(stopped, ready))
+    printed = ""
+    try:
+        await asyncio.wait_for(served.wait(), 60)
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", failing)
+        os.kill(started[1].pid, signal.SIGKILL)
+
+        def again() -> bool:
+            assert not running.done(), running
+            return started[1].state.ready and started[1].state.restarts == 3
+
+        await until(again, 60)
+        printed = capsys.readouterr().err
+    finally:
+        stopped.set()
+        await asyncio.wait_for(running, 60)
+        log.close()
+    assert "could not be started: Cannot allocate memory." in printed
+    assert printed.count("a library says hello") == 3
 
 
 def test_a_second_signal_kills_all(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO, TypeAlias
 
@@ -134,20 +134,25 @@ class LogOutput:
     def copy(self, line: str, broker: int) -> None:
         """Write a line that a broker has written.
 
-        With JSON, a line that is not JSON, such as one of a traceback, becomes an event.
+        With JSON, a line that is not JSON, such as one of a traceback, becomes an event. A line
+        that cannot be written, because the disk is full or nobody reads a pipe, is lost.
         """
         handler = self._handler
         if handler is None:
             return
+        given = {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR"}
+        record = logging.makeLogRecord({**given, "msg": line, BROKER: broker})
         if self.options.format == "json" and not line.startswith("{"):
-            given = {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR"}
-            handler.handle(logging.makeLogRecord({**given, "msg": line, BROKER: broker}))
+            handler.handle(record)
             return
         with handler.lock or nullcontext():
             if handler.stream is None:  # a file that is not open yet
                 return
-            handler.stream.write(line + handler.terminator)
-            handler.flush()
+            try:
+                handler.stream.write(line + handler.terminator)
+                handler.flush()
+            except (OSError, ValueError):  # as with the lines of this process
+                handler.handleError(record)
 
     def close(self) -> None:
         """Stop writing, and restore the levels."""
@@ -159,7 +164,8 @@ class LogOutput:
     def _remove_handler(self) -> None:
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
-            self._handler.close()
+            with suppress(OSError):  # the disk is full: its last lines are lost
+                self._handler.close()
             self._handler = None
 
 

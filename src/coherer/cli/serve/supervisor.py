@@ -147,6 +147,9 @@ class Process:
             begin: the first message for it.
             log: called with each line of its log.
             received: called with each of its messages.
+
+        Raises:
+            OSError: the process cannot be started now.
         """
         self.failed, self.unanswered = None, 0
         process = await asyncio.create_subprocess_exec(
@@ -162,7 +165,7 @@ class Process:
         try:
             self.send(begin)
             await asyncio.gather(
-                _lines(process.stdout, lambda line: received(_decoded(line))),
+                _lines(process.stdout, lambda line: _take(line, received, log)),
                 _lines(process.stderr, lambda line: log(line.decode(errors="replace"))),
             )
             return await process.wait()
@@ -190,9 +193,14 @@ async def _lines(stream: asyncio.StreamReader | None, take: Callable[[bytes], No
         take(line.rstrip(b"\r\n"))
 
 
-def _decoded(line: bytes) -> FromBroker:
-    message: FromBroker = msgspec.json.decode(line, type=FromBroker)
-    return message
+def _take(line: bytes, received: Callable[[FromBroker], None], log: Callable[[str], None]) -> None:
+    """Pass a message on. Other lines, which a library may print, belong to the log."""
+    try:
+        message: FromBroker = msgspec.json.decode(line, type=FromBroker)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        log(line.decode(errors="replace"))
+    else:
+        received(message)
 
 
 class Supervisor:
@@ -294,6 +302,7 @@ class Supervisor:
 
     async def _stop(self) -> None:
         """Stop the other brokers, then broker 0, from which they unregister."""
+        errors: list[BaseException] = []
         self._stopping.set()
         for tasks, processes in (
             (self._tasks[1:], self._processes[1:]),
@@ -301,7 +310,10 @@ class Supervisor:
         ):
             for one in processes:
                 one.stop()
-            await asyncio.gather(*tasks)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            errors += [error for error in ended if error is not None]
+        if errors:
+            raise errors[0]
 
     async def _keep_running(self, one: Process) -> None:
         """Run a broker, and restart it whenever it ends unexpectedly."""
@@ -314,7 +326,12 @@ class Supervisor:
             def log(line: str, broker: int = broker) -> None:
                 self._log.copy(line, broker)
 
-            code = await one.run(self._begin(one), log, lambda message: self._handle(one, message))
+            try:
+                begin = self._begin(one)
+                code = await one.run(begin, log, lambda message: self._handle(one, message))
+            except OSError as error:  # there is no memory, or there are too many processes
+                text = f"Its process could not be started: {error.strerror}."
+                code, one.failed = 1, Failed(text, "Free memory, or end other processes.")
             one.change(running=False, ready=False, note=_end(code, one.failed))
             self._report_states()
             if self._stopping.is_set() and code and one.failed is None:
