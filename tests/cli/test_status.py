@@ -233,6 +233,30 @@ def test_watch_redraws_the_status(node: EmbeddedNode, terminals: list[Terminal])
     assert terminal.exit_code() in {1, 130}
 
 
+@pytest.mark.parametrize("command", [("status", "--watch"), ("top",)])
+def test_a_view_goes_on_while_the_node_is_restarted(command: tuple[str, ...]) -> None:
+    """It ended when it was needed most."""
+    words = [*command, "--interval", "0.2", "--json"]
+    with embedded_node() as node:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "coherer", *words, "-u", node.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline()
+            with node.down():
+                for _ in range(2):
+                    assert process.stderr.readline().startswith(b"error: ")
+            for _ in range(10):  # some of them are from before
+                assert process.stdout.readline().startswith(b"{")
+        finally:
+            process.kill()
+            process.communicate()
+
+
 class JavaAdmin:
     """What the administration of a Java TubeMQ cluster reports: partitions share an index."""
 

@@ -13,7 +13,8 @@ import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from coherer.cli.output import table
+from coherer.cli.output import readable, table
+from coherer.errors import CohererError
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -87,3 +88,10 @@ def _count(part: Part, console: Console, room: int | None) -> int:
 def lines_of(one: RenderableType, console: Console) -> int:
     """The number of lines of a text or a table on a console."""
     return len(console.render_lines(one, pad=False))
+
+
+def unreachable(error: CohererError) -> RenderableType:
+    """What a view shows while it gets no answer."""
+    return Text.assemble(
+        ("! ", "bold red"), readable(" ".join(str(error).split())), (" It is asked again.", "dim")
+    )

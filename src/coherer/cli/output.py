@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import msgspec
 import typer
 
 from coherer._common.moments import moment
-from coherer.errors import CohererError, UsageError
+from coherer.errors import AuthorizationError, CohererError, UsageError
 
 # Not for --json.
 if TYPE_CHECKING:
     from rich.table import Table
+
+T = TypeVar("T")
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit codes."""
@@ -40,6 +42,20 @@ def fail(error: CohererError) -> int:
     typer.secho("error: ", err=True, nl=False, fg="red", bold=True)
     typer.echo(readable(" ".join(str(error).split())), err=True)
     return MISUSED if isinstance(error, UsageError) else FAILED
+
+
+async def again(ask: Callable[[], Awaitable[T]]) -> T | CohererError:
+    """Ask once more in a view that goes on when nothing answers; returns the error then.
+
+    Raises:
+        UsageError, AuthorizationError: asking again does not help.
+    """
+    try:
+        return await ask()
+    except (UsageError, AuthorizationError):
+        raise
+    except CohererError as error:
+        return error
 
 
 def warn(text: str) -> None:

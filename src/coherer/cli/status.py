@@ -17,9 +17,19 @@ from rich.text import Text
 from coherer._administration.access import Cluster
 from coherer._administration.overview import Overview, overview
 from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
-from coherer.cli.fitting import Part, fitted
+from coherer.cli.fitting import Part, fitted, unreachable
 from coherer.cli.options import Json, seconds_option
-from coherer.cli.output import UNKNOWN, age, cell_text, duration, print_json, readable, size
+from coherer.cli.output import (
+    UNKNOWN,
+    again,
+    age,
+    cell_text,
+    duration,
+    fail,
+    print_json,
+    readable,
+    size,
+)
 from coherer.cli.target import AdminTarget, on_cluster_with_token
 
 app = typer.Typer(add_completion=False)
@@ -54,22 +64,30 @@ def status(
 
 
 async def _watch(cluster: Cluster, interval_s: float, *, as_json: bool) -> None:
+    found = await overview(cluster)
     if as_json:
+        print_json(found)
         while True:
-            print_json(await overview(cluster))
             await asyncio.sleep(interval_s)
+            seen = await again(lambda: overview(cluster))
+            if isinstance(seen, Overview):
+                print_json(seen)
+            else:
+                fail(seen)
     console = Console()
-
-    async def view() -> RenderableType:
-        found = await overview(cluster)
-        # The cursor is below the last line.
-        height = console.height - 1 if console.is_terminal else None
-        return rendered(found, console, height)
-
-    with Live(await view(), console=console, auto_refresh=False) as live:
+    with Live(_view(found, console), console=console, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(interval_s)
-            live.update(await view(), refresh=True)
+            seen = await again(lambda: overview(cluster))
+            if isinstance(seen, Overview):
+                live.update(_view(seen, console), refresh=True)
+            else:
+                live.update(unreachable(seen), refresh=True)
+
+
+def _view(found: Overview, console: Console) -> RenderableType:
+    # The cursor is below the last line.
+    return rendered(found, console, console.height - 1 if console.is_terminal else None)
 
 
 def rendered(found: Overview, console: Console, height: int | None = None) -> RenderableType:

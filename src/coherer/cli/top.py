@@ -15,6 +15,7 @@ import tty
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -25,9 +26,9 @@ from rich.text import Text
 
 from coherer._wire.tubemq.names import STORE_STRIDE
 from coherer.admin import Partition
-from coherer.cli.fitting import Part, lines_of
+from coherer.cli.fitting import Part, lines_of, unreachable
 from coherer.cli.options import Json, seconds_option
-from coherer.cli.output import print_json
+from coherer.cli.output import again, fail, print_json
 from coherer.cli.target import AdminTarget, AnyAdmin, on_cluster_with_token
 from coherer.errors import CohererError
 
@@ -266,7 +267,12 @@ async def _run(
     if once or as_json or not console.is_terminal:
         while True:
             await asyncio.sleep(interval_s)
-            after = await take_snapshot(admin)
+            after = (
+                await take_snapshot(admin) if once else await again(partial(take_snapshot, admin))
+            )
+            if not isinstance(after, Snapshot):
+                fail(after)
+                continue
             found, before = rates(before, after, sort), after
             if as_json:
                 print_json(found)
@@ -276,13 +282,18 @@ async def _run(
                 return
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         found, quits = rates(before, before, sort), False
+        trouble: CohererError | None = None
         while not quits:
-            live.update(rendered(found, sort, console, console.height), refresh=True)
+            view = rendered(found, sort, console, console.height)
+            live.update(view if trouble is None else unreachable(trouble), refresh=True)
             try:
                 key = await asyncio.wait_for(pressed.get(), interval_s)
             except TimeoutError:
-                after = await take_snapshot(admin)
-                found, before = rates(before, after, sort), after
+                after = await again(partial(take_snapshot, admin))
+                if isinstance(after, Snapshot):
+                    found, before, trouble = rates(before, after, sort), after, None
+                else:
+                    trouble = after
                 continue
             quits, sort = key == QUIT, KEYS.get(key, sort)
             found = ordered(found, sort)
