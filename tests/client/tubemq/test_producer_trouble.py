@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BrokerInfo, TopicInfo
 from coherer.errors import (
+    ClosedError,
     ConnectError,
     DisconnectedError,
     ProtocolError,
@@ -202,6 +204,30 @@ async def test_the_master_has_forgotten_us(fake, way: Cluster) -> None:
         first, second = fake.asked(methods.PRODUCER_REGISTER)
         assert first.clientId == second.clientId
         assert list(second.topicList) == ["demo", "other"]
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+async def test_a_producer_that_is_closed_while_it_publishes(fake, kit, forgotten: bool) -> None:
+    """It registered again, or connected to brokers, and nobody undid that."""
+    way = quick(fake, timeout_ms=5_000)
+    fake.topics["later"] = 1
+    producer = Producer(way, ["demo"])
+    await producer.start()
+    held: list[Any] = []
+    fake.always(methods.PRODUCER_HEARTBEAT, held.append)
+    publishing = asyncio.create_task(producer.publish("later"))
+    await fake.until(lambda: held)
+    await producer.close()
+    fake.always(methods.PRODUCER_HEARTBEAT, None)
+    if forgotten:
+        held[0].refuse(ResultCode.HB_NO_NODE)
+    else:
+        kit.handlers[methods.PRODUCER_HEARTBEAT](held[0])
+    with pytest.raises(ClosedError):
+        await publishing
+    assert len(fake.asked(methods.PRODUCER_REGISTER)) == 1
+    assert not [one for one in asyncio.all_tasks() if "connect to" in one.get_name()]
+    await way.pool.close()
 
 
 async def test_the_next_master_takes_over(fake, kit) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final, overload
 
 from coherer import limits
@@ -321,6 +322,7 @@ class Producer(BaseProducer):
             await self._window.wait_until_empty()
 
     async def _stop_sending(self) -> None:
+        self._connections_changed.wake()  # `publish` ends, too
         for sender in self._senders.values():
             await sender.close()
 
@@ -396,10 +398,14 @@ class Producer(BaseProducer):
     async def _connected(self, route: Route) -> None:
         await until_connected(
             route.topic,
-            lambda: [target.sender for target in route.targets],
+            partial(self._senders_of, route),
             self._connections_changed,
             self._loop.time() + self._timeout_ms / 1000,
         )
+
+    def _senders_of(self, route: Route) -> list[TubeSender]:
+        self._publisher.check()
+        return [target.sender for target in route.targets]
 
     async def _tick(self) -> None:
         while True:

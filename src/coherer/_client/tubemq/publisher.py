@@ -27,7 +27,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import TOPIC_RULE, BrokerInfo, TopicInfo, is_tubemq_topic
-from coherer.errors import CohererError, RefusedError
+from coherer.errors import ClosedError, CohererError, RefusedError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -112,6 +112,7 @@ class Publisher:
         Raises:
             RefusedError: a topic has no writable partition; code 444.
             UnavailableError: no master could be reached.
+            ClosedError: the producer was closed meanwhile.
         """
         wanted = set(topics)
         self.topics |= wanted
@@ -152,6 +153,15 @@ class Publisher:
                 _log.info("The master has forgotten producer %s", self.client_id)
                 await self._register()
                 await self._send_heartbeat()
+
+    def check(self) -> None:
+        """Check that the producer is registered.
+
+        Raises:
+            ClosedError: `stop` was called.
+        """
+        if not self.registered:
+            raise ClosedError("The producer is closed.")
 
     def forget(self) -> None:
         """Forget what was published, and what the master has sent; `start` may be called again."""
@@ -214,13 +224,17 @@ class Publisher:
             appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
         )
         masters = self._cluster.masters
+        again = self.registered
         answer = await masters.ask(methods.PRODUCER_REGISTER, request, pb.RegisterResponseM2P)
+        if again:  # otherwise `stop` has unregistered it meanwhile
+            self.check()
         checked(answer, server=masters.server)
         self.client_id = name
         self._update(answer)
 
     async def _send_heartbeat(self) -> bool:
         """Send a heartbeat; False if the master has forgotten the producer."""
+        self.check()
         age = asyncio.get_running_loop().time() - self._listed
         if age * 1000 > LIST_MS_MAX:
             self._check_sum = -1
@@ -234,6 +248,7 @@ class Publisher:
         )
         masters = self._cluster.masters
         answer = await masters.ask(methods.PRODUCER_HEARTBEAT, request, pb.HeartResponseM2P)
+        self.check()
         if answer.errCode == ResultCode.HB_NO_NODE:
             return False
         checked(answer, server=masters.server)
