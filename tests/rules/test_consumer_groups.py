@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.groups import (
     ConsumerGroup,
+    ConsumerGroups,
     Event,
     EventKind,
     GroupKind,
@@ -530,6 +531,16 @@ def test_a_suspension_ends_when_the_member_leaves() -> None:
     scene.group.leave("a", scene.now_ms)
     scene.settle()
     assert (b.held, scene.group.suspended) == (EVERYTHING, {})
+
+
+@pytest.mark.parametrize("others", [(), ("b",)])
+def test_a_suspended_member_that_registers_again_stays_suspended(others: tuple[str, ...]) -> None:
+    groups = ConsumerGroups(timeout_ms=30_000, timing=TIMING)
+    for name in ("a", *others):
+        group = groups.join("g", Member(id=name, host="10.0.0.1"), FLIGHTS, 0)
+    group.suspend(["a"], 0, 60_000)
+    group = groups.join("g", Member(id="a", host="10.0.0.1"), FLIGHTS, 10)
+    assert list(group.suspended) == ["a"]
 
 
 @pytest.mark.parametrize("kind", [GroupKind.BOUND, GroupKind.NORMAL])

@@ -477,7 +477,8 @@ class ConsumerGroups:
         group = self._groups.get(name)
         if group is None or set(group.members) <= {member.id}:
             fresh = ConsumerGroup(name, subscription, self._timing)
-            fresh.from_max_id = group.from_max_id if group else -2
+            if group is not None:  # its only member registers again
+                fresh.from_max_id, fresh.suspended = group.from_max_id, group.suspended
             group = self._groups[name] = fresh
         group.join(member, now_ms)
         self._liveness.seen((name, member.id), now_ms)
