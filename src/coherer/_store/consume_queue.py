@@ -624,6 +624,7 @@ class QueueDirectory:
         self._file_bytes = options.queue_segment_bytes
         self._delays_ms = options.delay_levels_ms
         self.queues: Queues = {}
+        self._numbers: dict[str, set[int]] = {}  # of the queues of each topic
         self.notes: list[str] = []
 
     @property
@@ -656,6 +657,7 @@ class QueueDirectory:
             file_bytes = max([size for size in sizes if size % ENTRY_BYTES == 0], default=0)
         self._file_bytes = file_bytes or self._file_bytes
         self.queues.clear()
+        self._numbers.clear()
         for topic, number in found:
             queue = self.get(topic, number)
             queue.load()
@@ -681,11 +683,12 @@ class QueueDirectory:
             if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
                 queue.delay_ms = self._delays_ms[queue_id]
             self.queues[topic, queue_id] = queue
+            self._numbers.setdefault(topic, set()).add(queue_id)
         return queue
 
     def numbers(self, topic: str) -> list[int]:
-        """Return the numbers of a topic's queues."""
-        return sorted([number for name, number in self.queues if name == topic])
+        """Return the numbers of a topic's queues. The number of other queues does not matter."""
+        return sorted(self._numbers.get(topic, ()))
 
     def remove(self, topic: str) -> None:
         """Delete a topic's queues.
@@ -696,6 +699,8 @@ class QueueDirectory:
         for number in self.numbers(topic):
             self.queues[topic, number].remove()
             del self.queues[topic, number]  # not before: another call removes what is left
+            self._numbers[topic].discard(number)
+        self._numbers.pop(topic, None)
         self._files.remove_tree(child(self._directory, topic, "topic"))
         self._files.sync_directory(self._directory)
 
