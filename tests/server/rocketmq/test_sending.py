@@ -513,6 +513,24 @@ async def test_answers_wait_for_the_disk_unless_the_sender_does_not(
             assert (await waits).code == 0
 
 
+async def test_messages_count_though_their_producer_has_left(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metrics lacked the messages whose producer did not wait for the disk."""
+    async with running(tmp_path, clock, sync_flush=True) as harness:
+        peer, other = await harness.dial(), await harness.dial()
+        await peer.send()
+        may_flush = harness.hold_flush(monkeypatch)
+        peer.begin(SEND_V2, send_fields(), b"safe")
+        await peer.settle()
+        quick = await other.send(b"quick", i="WAIT\x01false")
+        assert quick.fields["queueOffset"] == "2"
+        await peer.hang_up()
+        may_flush.set()
+        assert (await other.send()).code == 0
+        assert sum(harness.core.counters.incoming["demo", "normal"].counts) == 4
+
+
 async def test_a_disk_that_is_too_slow_or_fails(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -606,6 +606,11 @@ class SendBatch:
             )
 
     def _stored(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
+        if not isinstance(outcome, CohererError):  # also if the producer leaves before its answer
+            self._state.counters.received(self._drafts, outcome)
+        self._respond(outcome, end_offset)
+
+    def _respond(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
         news, self._news = self._news, None
         if news is not None:
             self._channel.spawn(self._announced(news, outcome, end_offset))
@@ -627,7 +632,7 @@ class SendBatch:
         end_offset: int,
     ) -> None:
         await news
-        self._stored(outcome, end_offset)
+        self._respond(outcome, end_offset)
 
     async def _safe(self, appended: Sequence[AppendResult], end_offset: int) -> None:
         code = await self._state.safe(end_offset) if self._wait else OK
@@ -637,7 +642,6 @@ class SendBatch:
         self._answer(appended, code)
 
     def _answer(self, appended: Sequence[AppendResult], code: int) -> None:
-        self._state.counters.received(self._drafts, appended)
         replies, encode_success = self._replies, self._replies.encode_success
         frames: list[bytes] = []
         for (request, queue_id), one in zip(self._sends, appended, strict=True):
