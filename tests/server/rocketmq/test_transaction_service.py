@@ -26,6 +26,7 @@ from coherer._server.rocketmq.broker.transactions import TransactionService
 from coherer._server.rocketmq.remoting import RemotingServer
 from coherer._store import AppendResult, Draft, Store, StoreOptions
 from coherer._wire.rocketmq.command import Command
+from coherer.errors import UsageError
 from coherer.testing import ManualClock
 from tests.server.rocketmq_caller import Caller
 
@@ -46,8 +47,13 @@ class Node:
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.questions: list[Question] = []
         self.slave = False
+        self.untimely: set[bytes] = set()  # bodies of messages that cannot be scheduled
         self.service = TransactionService(
-            self.core, self._ask, CheckOptions(), is_slave=lambda: self.slave
+            self.core,
+            self._ask,
+            CheckOptions(),
+            is_slave=lambda: self.slave,
+            schedule=self._schedule,
         )
         self.caller: Caller
         self._listener: net.Listener
@@ -57,6 +63,11 @@ class Node:
         self._listener = await net.listen("127.0.0.1", 0, remoting.make)
         self.caller = await Caller.dial(self._listener.port)
         return self
+
+    def _schedule(self, draft: Draft) -> Draft:
+        if draft.body in self.untimely:
+            raise UsageError("The properties become too long.")
+        return draft
 
     def _ask(self, question: Question) -> bool:
         self.questions.append(question)

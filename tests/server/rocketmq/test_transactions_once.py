@@ -215,6 +215,24 @@ async def test_a_request_waits_until_the_marks_are_read(
     await again.close()
 
 
+async def test_a_request_that_fails_does_not_hold_up_the_others_that_wait(node: Node) -> None:
+    """Those after it were never answered."""
+    await node.end(node.prepare("ended"), COMMIT)
+    prepared = [node.prepare(body) for body in ("too long", "good")]
+    again = await killed(node, "killed")
+    again.untimely.add(b"too long")
+    asked = [again.caller.begin(END, again.fields(one, COMMIT)) for one in prepared]
+    await again.caller.ask(RESUME, {"msgId": ""})  # all of them have arrived
+    assert not any(one.done() for one in asked), "they wait for the marks"
+    again.service.tick()
+    async with asyncio.timeout(10):
+        refused, good = [await one for one in asked]
+    assert refused.code == 1
+    assert "The properties become too long." in (refused.remark or "")
+    assert good.code == 0
+    await again.close()
+
+
 async def test_others_have_their_turn_while_marks_are_read(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

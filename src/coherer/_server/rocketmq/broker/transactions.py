@@ -297,8 +297,8 @@ class TransactionService:
         for channel, request in asked:
             try:
                 answer = self.end(channel, request)
-            except Refusal as refusal:
-                channel.respond(request, refusal.code, refusal.remark)
+            except Exception as error:  # noqa: BLE001 - the others must be answered, too
+                channel.fail(request, error)
                 continue
             if answer is not None:
                 channel.respond(request, answer.code, answer.remark)
@@ -494,8 +494,8 @@ class TransactionService:
         name = name_of(half)
         newest = max(half.queue_offset, self._ledger.newest(name))
         self._need_topic(OP_HALF_TOPIC)
-        self._ending[name] = []
         drafts = self._rest_of(half, record)
+        self._ending[name] = []
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
