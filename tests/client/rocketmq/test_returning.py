@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,10 +15,17 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer.errors import UsageError
+from coherer.message import Message
 from tests.client.rocket_broker import BACK, ZERO, one, reading
-from tests.client.rocket_scenario import until
+from tests.client.rocket_scenario import Scenario, scenario_at, until
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+async def scenario(coherer_rocketmq_url: str) -> AsyncIterator[Scenario]:
+    async with scenario_at(coherer_rocketmq_url) as made:
+        yield made
 
 
 async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None:
@@ -249,3 +257,20 @@ async def test_brokers_before_4_9_1_need_the_maximum_of_attempts(
         await message.retry()
     [asked] = cluster.asked(BACK)
     assert asked.fields.get("maxReconsumeTimes") == limit
+
+
+async def test_a_wrong_retry_does_not_count_as_a_failure(scenario: Scenario) -> None:
+    """The message was acknowledged afterwards; traces and metrics said that it had failed."""
+    client = scenario.client()
+    await scenario.make(client, 1)
+    async with client.producer(scenario.topic) as producer:
+        await producer.send(Message(scenario.topic, b"a"))
+    async with client.consumer(scenario.group, scenario.topic, start="earliest") as consumer:
+        [message] = await one(consumer)
+        with pytest.raises(UsageError):
+            await message.retry(later=-5)
+        message.ack()
+        [member] = (await client.admin().groups.consumers(scenario.group)).members
+        running = await client.admin().groups.running(scenario.group, member.id)
+    rates = running.rates[scenario.topic]
+    assert (rates.failed, rates.processed_per_s > 0) == (0, True)

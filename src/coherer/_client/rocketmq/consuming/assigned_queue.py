@@ -370,6 +370,8 @@ class AssignedQueue:
         except BaseException:  # cancelled, or there is no such delay level
             if delivery.released:  # nobody would settle the message any more
                 self._deliver_again(delivery, number, after)
+            else:
+                delivery.failed.discard(message.offset or 0)
             raise
         finally:
             delivery.returning.discard(number)
