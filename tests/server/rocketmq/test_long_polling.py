@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
 from coherer import limits
+from coherer._server.rocketmq.broker import pulling
 from coherer._server.rocketmq.broker.pulling import OVERLOAD, SuspendedPull
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
@@ -65,6 +67,48 @@ async def test_waking_does_not_depend_on_the_number_of_waiting_pulls(
     async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
     assert compared < 1_000
+
+
+async def test_waiting_pulls_cost_nothing_until_they_are_due(
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand of them took two fifths of a core."""
+    looked = 0
+
+    class Pull(SuspendedPull):
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looked
+            looked += name == "deadline_ms"
+            return object.__getattribute__(self, name)
+
+    monkeypatch.setattr(pulling, "SuspendedPull", Pull)
+    await ready(peer)
+    late = wait(peer, 200)
+    soon = peer.begin_pull(
+        queueOffset=1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=1_000
+    )
+    await peer.settle()
+    looked = 0
+    suspended = broker_harness.broker.pulls.suspended
+    for _ in range(100):
+        suspended.expire(clock.now_ms())
+    assert looked == 0
+    clock.advance(999)
+    suspended.expire(clock.now_ms())
+    await peer.settle()
+    assert not soon.done()
+    clock.advance(1)
+    suspended.expire(clock.now_ms())
+    async with asyncio.timeout(10):
+        assert (await soon).code == NOT_FOUND
+    assert not any(pull.done() for pull in late)
+    clock.advance(14_000)
+    suspended.expire(clock.now_ms())
+    async with asyncio.timeout(10):
+        assert {(await pull).code for pull in late} == {NOT_FOUND}
+    assert len(suspended) == 0
 
 
 async def test_so_many_may_wait(
