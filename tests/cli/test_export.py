@@ -19,6 +19,7 @@ from coherer._store import OsFiles
 from coherer.arrow import scan
 from coherer.blocking import connect
 from coherer.blocking.rocketmq import connect as connect_rocketmq
+from coherer.cli import jobs
 from coherer.cli.main import app
 from coherer.message import Message
 from coherer.testing import embedded_node
@@ -109,6 +110,43 @@ def test_a_run_that_goes_on_is_left_alone(store: Path, tmp_path: Path) -> None:
     finally:
         files.unlock(lock, handle)
     assert [one.name for one in table.iterdir()] == ["_temporary"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_second_run_is_refused_where_the_folders_are_new(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """The first one makes them, so that both can see the lock."""
+    pytest.importorskip("pyspark")
+    words = [TOPIC, "--store", store, "--to", f"{scheme}{tmp_path / 'new' / 'deep' / 'table'}"]
+    during: list[Result] = []
+
+    def second(*_: object, **__: object) -> None:
+        monkeypatch.setattr(jobs, "copy", lambda *_, **__: None)
+        during.append(export(*words))
+
+    monkeypatch.setattr(jobs, "copy", second)
+    assert export(*words).exit_code == 0
+    assert [one.exit_code for one in during] == [1]
+    assert "Another export is writing to" in during[0].stderr
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "_spark_metadata", "2026.parquet", "day=1"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_the_table_of_another_job_is_not_replaced(
+    store: Path, tmp_path: Path, name: str, scheme: str
+) -> None:
+    """Another job was killed while it added rows, so Spark's folder for its files is there."""
+    pytest.importorskip("pyspark")
+    table = tmp_path / "table"
+    (table / "_temporary" / "0").mkdir(parents=True)
+    for one in (name, "part-00000-1.parquet"):
+        (table / one).write_bytes(b"rows")
+    refused = export(TOPIC, "--store", store, "--to", f"{scheme}{table}")
+    assert refused.exit_code == 2
+    assert "exists" in refused.stderr
+    assert "--overwrite" in refused.stderr
+    assert (table / name).read_bytes() == b"rows"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 _UNFINISHED: Final = "_temporary"
 """The directory in which Spark collects the files of a job until it ends."""
+
+_FINISHED: Final = ("_SUCCESS", "_spark_metadata")
+"""What Spark adds to the files of a job that has ended, and to those of a stream."""
+
+_PARTS: Final = ("part-", ".part-")
+"""How the names begin of the files that Spark moves out of `_UNFINISHED`, and of their checksums.
+"""
 
 _TIMES: Final = "spark.sql.parquet.outputTimestampType"
 """How Spark writes times to Parquet. Its default, INT96, has no time zone, and pyarrow and pandas
@@ -60,9 +68,11 @@ def export(
         return
     if to is None:
         raise UsageError("Option --to is missing.", hint="Name a directory for the files.")
-    with _alone(to):
-        unfinished = "://" not in to and _is_unfinished(_names_here(Path(to)))
-        if not (overwrite or unfinished) and "://" not in to and Path(to).exists():
+    elsewhere = given.spark_remote is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    here = _path_here(to, elsewhere=elsewhere)
+    with nullcontext() if here is None else _alone(here, elsewhere=elsewhere):
+        unfinished = here is not None and _is_unfinished(_names_here(here))
+        if here is not None and here.exists() and not (overwrite or unfinished):
             raise _exists(to)
         replaces = overwrite or unfinished
         jobs.copy(
@@ -86,15 +96,34 @@ def _write(rows: DataFrame, to: str, mode: Literal["overwrite", "error"]) -> Non
         settings.set(_TIMES, before)
 
 
+def _path_here(to: str, *, elsewhere: bool) -> Path | None:
+    """The path of a directory on this machine; None for a URI of another file system.
+
+    Args:
+        to: a path or a URI.
+        elsewhere: whether Spark runs on other machines, where `file:` names their disks.
+
+    >>> _path_here("file:/a/b", elsewhere=False), _path_here("hdfs:///a", elsewhere=False)
+    (PosixPath('/a/b'), None)
+    """
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:", to) is None:
+        return Path(to)
+    local = re.fullmatch("file:(?://)?(/[^/].*)", to)
+    return None if local is None or elsewhere else Path(local[1])
+
+
 @contextmanager
-def _alone(to: str) -> Generator[None]:
+def _alone(target: Path, *, elsewhere: bool) -> Generator[None]:
     """Keep another export on this machine from taking a directory for that of a dead run.
 
     Raises:
         UnavailableError: another export writes the directory.
     """
-    target = Path(to).absolute()
-    if "://" in to or not os.access(target.parent, os.W_OK):
+    target = target.absolute()
+    if not elsewhere:
+        with suppress(OSError):  # Spark says what is wrong with it
+            target.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(target.parent, os.W_OK):
         yield
         return
     lock, files = target.with_name(f".{target.name}.export"), OsFiles()
@@ -102,7 +131,7 @@ def _alone(to: str) -> Generator[None]:
         handle = files.lock(lock)
     except StoreError as error:
         raise UnavailableError(
-            f"Another export is writing to {to}.", hint="Wait until it has ended."
+            f"Another export is writing to {target}.", hint="Wait until it has ended."
         ) from error
     try:
         yield
@@ -128,8 +157,12 @@ def _mode(rows: DataFrame, to: str) -> Literal["overwrite", "error"]:
 
 
 def _is_unfinished(names: Collection[str]) -> bool:
-    """Whether a run that failed or was killed left a directory: Spark makes it first."""
-    return not names or _UNFINISHED in names
+    """Whether a run that failed or was killed left a directory: Spark makes it first.
+
+    A table to which another job adds rows, or a killed one did, has `_UNFINISHED` too.
+    """
+    left = all(name == _UNFINISHED or name.startswith(_PARTS) for name in names)
+    return left and (not names or _UNFINISHED in names)
 
 
 def _names_here(directory: Path) -> set[str]:
@@ -143,11 +176,12 @@ def _names_there(spark: SparkSession, to: str) -> set[str] | None:
     from pyspark.errors import AnalysisException
 
     if not hasattr(spark, "_jsc"):  # Spark Connect lists no hidden files, but it can open them
-        try:
-            _ = spark.read.format("binaryFile").load(f"{to.rstrip('/')}/{_UNFINISHED}").schema
-        except AnalysisException:
-            return None
-        return {_UNFINISHED}
+        found = set[str]()
+        for name in (_UNFINISHED, *_FINISHED):
+            with suppress(AnalysisException):
+                _ = spark.read.format("binaryFile").load(f"{to.rstrip('/')}/{name}").schema
+                found.add(name)
+        return found or None
     context: Any = spark.sparkContext  # PySpark has no types for what Java has
     path = context._jvm.org.apache.hadoop.fs.Path(to)
     try:
