@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +15,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from coherer import Message
 from coherer.arrow import scan
 from coherer.blocking.rocketmq import connect
-from coherer.errors import UsageError
-from coherer.rocketmq import Verdict
+from coherer.errors import DamagedStoreError, UnavailableError, UsageError
+from coherer.rocketmq import HalfMessages, Verdict
 from coherer.spark.commits import Coordinator, RocketHalfQueue
 from coherer.spark.decisions import FOLDER, Decision, Decisions, LocalFolder
 from coherer.spark.options import WriteOptions, write_options
@@ -81,7 +83,66 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     TransactionalBatchSink(options(checkpointLocation=place), text, overwrite=False)
 
 
+# -- the folder of the decisions
+
+
+def test_a_full_disk_names_the_folder_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / FOLDER
+    decisions = Decisions(LocalFolder(place), str(place))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(UnavailableError, match=f"{place} cannot be .*No space left on device"):
+            decisions.record("7", Decision("me", HalfMessages("g"), ()))
+    assert list(tmp_path.rglob("*7*")) == []
+    assert decisions.record("7", Decision("me", HalfMessages("g"), ()))
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "a file" / FOLDER
+    place.parent.touch()
+    decisions = Decisions(LocalFolder(place), str(place))
+    with pytest.raises(UnavailableError, match=f"decisions in {place} cannot"):
+        decisions.find("7")
+    with pytest.raises(UnavailableError, match=f"decisions in {place} cannot"):
+        decisions.belong_to("query")
+
+
+@pytest.mark.parametrize("data", [b"", b"7", b"\x81\xa5owner\x01", b"\xc1"])
+def test_a_damaged_decision_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "7.decision").write_bytes(data)
+    decisions = Decisions(LocalFolder(tmp_path), str(tmp_path))
+    with pytest.raises(DamagedStoreError, match=f"micro-batch 7 in {tmp_path} is damaged.*Delete"):
+        decisions.find("7")
+
+
 # -- with a node
+
+
+def test_a_table_that_another_write_finishes_is_not_to_be_written_again(
+    coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    """Two writes with one folder at the same time: one finishes what the other has decided."""
+
+    class Interrupted(Decisions):
+        def owner(self, name: str, decision: Decision) -> str:
+            with connect(coherer_node.rocketmq_url) as client:
+                other = Coordinator(RocketHalfQueue(client), Decisions(LocalFolder(tmp_path)))
+                assert other.finish(name)
+            return super().owner(name, decision)
+
+    with connect(coherer_node.rocketmq_url) as client:
+        queue = RocketHalfQueue(client)
+        halves = queue.prepare(f"g{topic}", [Message(topic, b"%d" % n) for n in range(9)], 100)
+        coordinator = Coordinator(queue, Interrupted(LocalFolder(tmp_path)))
+        with pytest.raises(UsageError, match=r"Do not write these rows again.*checkpointLocation"):
+            coordinator.commit("a-table", halves)
+    assert seen(coherer_node.rocketmq_url, topic) == Counter(range(9))
 
 
 def test_repeated_and_late_commits_are_carried_out_once(

@@ -426,8 +426,7 @@ class Coordinator:
         for begin in range(0, len(left), size):
             if self._decisions.owner(name, decision) != self._me:
                 raise UsageError(
-                    f"Another process finishes micro-batch {name}.",
-                    hint="Do two queries use one checkpoint?",
+                    f"Another process finishes micro-batch {name}.", hint=_taken_over(name)
                 )
             window = left.pick(range(begin, min(begin + size, len(left))))
             failed = self._queue.end(window, Verdict.COMMIT)
@@ -445,6 +444,17 @@ def _hint(name: str) -> str:
     return (
         "The decision is recorded: do not write these rows again. The next transactional write "
         "with the same folder finishes it first."
+    )
+
+
+def _taken_over(name: str) -> str:
+    """What to do when another process carries out a decision of this one."""
+    if name.isdecimal():
+        return "Do two queries use one checkpoint?"
+    return (
+        "It is another write with the same folder. Do not write these rows again: they are in the "
+        "topic, or the next transactional write with the folder finishes them. Give writes that "
+        "run at the same time a checkpointLocation each."
     )
 
 

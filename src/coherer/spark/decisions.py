@@ -32,17 +32,21 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from pyarrow import fs
 
-from coherer.errors import UsageError
+from coherer.errors import DamagedStoreError, UnavailableError, UsageError
 from coherer.rocketmq import HalfMessages, Queue
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 FOLDER: Final = "coherer-transactions"
 """The name of the folder in a checkpoint."""
@@ -225,10 +229,15 @@ class LocalFolder:
             for parent in self._path.absolute().parents:
                 sync_folder(parent)
         path = self._path / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
         return path
 
 
@@ -356,6 +365,25 @@ def _turned_back(location: str, batch: int, reason: str) -> UsageError:
     )
 
 
+def _named(
+    method: Callable[Concatenate[Decisions, P], R],
+) -> Callable[Concatenate[Decisions, P], R]:
+    """Name the folder in an error of the file system."""
+
+    @wraps(method)
+    def named(self: Decisions, /, *given: P.args, **named: P.kwargs) -> R:
+        try:
+            return method(self, *given, **named)
+        except OSError as error:
+            raise UnavailableError(
+                f"The decisions in {self.location} cannot be read or written: "
+                f"{error.strerror or error}.",
+                hint="Does the disk have space, and the user of the driver the permission?",
+            ) from error
+
+    return named
+
+
 class Decisions:
     """The decisions of a query, in a folder; its location is for errors.
 
@@ -381,11 +409,13 @@ class Decisions:
             "coherer.spark.deduplicate removes them."
         )
 
+    @_named
     def query(self) -> str | None:
         """The id of the query that the folder belongs to; None if it is new."""
         found = self._folder.read(_QUERY)
         return None if found is None else found.decode()
 
+    @_named
     def belong_to(self, query: str) -> None:
         """Make the folder that of a query.
 
@@ -409,21 +439,34 @@ class Decisions:
         if decision is not None and plan and decision.plan and plan != decision.plan:
             raise _turned_back(self.location, batch, f"sent other rows as micro-batch {batch}")
 
-    def names(self) -> Iterator[str]:
+    @_named
+    def names(self) -> list[str]:
         """The names of all decisions, sorted."""
-        for name in sorted(self._folder.names()):
-            if name.endswith(_DECISION) and not name.startswith("."):
-                yield name.removesuffix(_DECISION)
+        found = sorted(self._folder.names())
+        shown = [one for one in found if one.endswith(_DECISION) and not one.startswith(".")]
+        return [one.removesuffix(_DECISION) for one in shown]
 
     def latest(self) -> int:
         """The number of the last micro-batch with a decision, or -1."""
         return max((int(name) for name in self.names() if name.isdecimal()), default=-1)
 
+    @_named
     def find(self, name: str) -> Decision | None:
-        """A decision, or None if the micro-batch has none."""
-        data = self._folder.read(name + _DECISION)
-        return None if data is None else decode(data)
+        """A decision, or None if the micro-batch has none.
 
+        Raises:
+            DamagedStoreError: its file does not hold what was written.
+        """
+        data = self._folder.read(name + _DECISION)
+        try:
+            return None if data is None else decode(data)
+        except (TypeError, ValueError) as error:
+            raise DamagedStoreError(
+                f"The decision about micro-batch {name} in {self.location} is damaged: {error}.",
+                hint=self.way_out,
+            ) from error
+
+    @_named
     def record(self, name: str, decision: Decision) -> bool:
         """Decide; returns False if this micro-batch or a later one has a decision already."""
         if not self._folder.create(name + _DECISION, encode(decision)):
@@ -435,6 +478,7 @@ class Decisions:
             return False
         return True
 
+    @_named
     def owner(self, name: str, decision: Decision) -> str:
         """The process that finishes a decision; empty if it is finished and forgotten."""
         found = self._folder.read(name + _OWNER)
@@ -444,16 +488,19 @@ class Decisions:
         # `forget` deletes this file first. So it is gone if `forget` has deleted the other one.
         return decision.owner if self._folder.exists(name + _DECISION) else ""
 
+    @_named
     def claim(self, name: str, decision: Decision, owner: str) -> None:
         """Become the process that finishes a decision; the previous one stops."""
         # The second word ties the file to this decision.
         self._folder.replace(name + _OWNER, f"{owner} {decision.owner}".encode())
 
+    @_named
     def forget(self, name: str) -> None:
         """Delete a decision that was carried out, and that Spark does not need again."""
         # The decision first: its first owner would go on if only the other file were gone.
         self._folder.remove(name + _DECISION, name + _OWNER)
 
+    @_named
     def forget_older(self) -> None:
         """Forget all decisions before the last one."""
         latest = self.latest()
