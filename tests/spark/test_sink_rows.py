@@ -209,6 +209,27 @@ STRINGS = pa.map_(pa.string(), pa.string())
             {"value": values(b"a"), "properties": pa.array([[("x", "y" * 40_000)]], STRINGS)},
             "Row 0.*at most 32767",
         ),
+        (
+            "tubemq",
+            {"value": values(b"a"), "properties": pa.array([[("x", "y" * 40_000)]], STRINGS)},
+            "Row 0.*more than 32767 bytes",
+        ),
+        (
+            "tubemq",
+            {"value": values(b"a"), "properties": pa.array([[("x", "\x01")]], STRINGS)},
+            r"Row 0.*contains U\+0001 or U\+0002",
+        ),
+        (
+            "rocketmq",
+            {"value": values(b"a", b"b"), "key": pa.array([b"k", b"\xff"], pa.binary())},
+            "Row 1 of the task: The key is not UTF-8",
+        ),
+        ("rocketmq", {"value": values(b"a", b"b"), "delay": pa.array([None, -1])}, "Row 1.*delay"),
+        (
+            "rocketmq",
+            {"value": values(b"a"), "delay": pa.array(["9" * 30 + "d"])},
+            "Row 0.*longer than 999,999,999 days",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named(
@@ -217,6 +238,24 @@ def test_a_row_that_cannot_be_sent_is_named(
     with pytest.raises(UsageError, match=message):
         RowSender(list_queue, options(protocol), ORIGIN).send(batch(**columns))
     assert list_queue.sent == []
+
+
+@pytest.mark.parametrize("protocol", ["rocketmq", "tubemq"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("days", [-719_163, 2_932_897])
+def test_a_timestamp_that_no_message_can_carry_is_refused(
+    list_queue: ListQueue, protocol: str, zone: str | None, days: int
+) -> None:
+    """Spark's timestamps go on before the year 1 and after 9999."""
+    day_us = 86_400_000_000
+    kept = [0, -719_162 * day_us, 2_932_897 * day_us - 1]
+    kind = pa.timestamp("us", zone)
+    sender = RowSender(list_queue, options(protocol), ORIGIN)
+    sender.send(batch(value=values(*[b"a"] * 4), timestamp=pa.array([None, *kept], kind)))
+    assert len(list_queue.sent) == 4
+    with pytest.raises(UsageError, match="Row 5 of the task has a timestamp before the year 1"):
+        sender.send(batch(value=values(*[b"b"] * 2), timestamp=pa.array([0, days * day_us], kind)))
+    assert len(list_queue.sent) == 4
 
 
 def test_rows_without_a_topic_are_named(list_queue: ListQueue) -> None:

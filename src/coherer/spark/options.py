@@ -19,7 +19,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -230,6 +230,10 @@ def _count(value: str) -> int:
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+_DIGITS_MAX: Final = 20
+_LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
+"""Python has no longer duration, and reads no number of 5,000 digits."""
+
 
 def duration_ms(value: str) -> int:
     """A duration such as `500ms`, `30s` or `15m`.
@@ -240,7 +244,10 @@ def duration_ms(value: str) -> int:
     match = re.fullmatch(r"([0-9]+) *(ms|s|m|h|d)", value.strip().lower())
     if match is None:
         raise ValueError(f"{value!r} is not a duration such as 500ms, 30s or 15m")
-    return int(match[1]) * _UNITS_MS[match[2]]
+    ms = int(match[1][:_DIGITS_MAX]) * _UNITS_MS[match[2]]
+    if len(match[1]) >= _DIGITS_MAX or ms > _LONGEST_MS:
+        raise ValueError(f"{value[:40]!r} is longer than {timedelta.max.days:,} days")
+    return ms
 
 
 def _timeout(value: str) -> int:

@@ -122,32 +122,46 @@ def _check_combinations(given: Collection[str], options: WriteOptions) -> None:
         )
 
 
-def row_columns(batch: pa.RecordBatch, *, headers: bool = True) -> pa.RecordBatch:
+def row_columns(batch: pa.RecordBatch, *, headers: bool = True, first: int = 0) -> pa.RecordBatch:
     """The rows with plain types, whatever types Spark chose for strings and binaries.
 
-    `headers` keeps the column `properties`.
+    Args:
+        batch: rows with columns of `COLUMNS`.
+        headers: keep the column `properties`.
+        first: the number of the first row.
 
     Raises:
         UsageError: a key is not UTF-8.
     """
     names = [name for name in batch.schema.names if headers or name != "properties"]
     return pa.RecordBatch.from_arrays(
-        [_plain(name, batch.column(name)) for name in names], names=names
+        [_plain(name, batch.column(name), first) for name in names], names=names
     )
 
 
-def _plain(name: str, column: pa.Array) -> pa.Array:
+def _plain(name: str, column: pa.Array, first: int) -> pa.Array:
     if name == "key":
         if isinstance(column, pa.ListArray | pa.LargeListArray):
             return column.cast(pa.list_(pa.string()))
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid as error:
+            keys = cast("list[bytes | None]", column.to_pylist())
+            number = next(n for n, key in enumerate(keys, first) if key and not _is_text(key))
             raise UsageError(
-                "A key is not UTF-8.", hint="Encode it, for example with base64(key)."
+                f"Row {number} of the task: The key is not UTF-8.",
+                hint="Encode it, for example with base64(key).",
             ) from error
     wanted = _PLAIN.get(name)
     return column if wanted is None or column.type == wanted else column.cast(wanted)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def messages(
@@ -171,7 +185,7 @@ def messages(
         UsageError: a row has no value or no topic, a key where messages have none, or one with a
             space.
     """
-    batch = row_columns(batch)
+    batch = row_columns(batch, first=first)
     names = batch.schema.names
 
     def column(name: str) -> Iterable[object]:

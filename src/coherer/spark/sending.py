@@ -14,10 +14,11 @@ A batch is stored as a whole or not at all. If it fails:
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Protocol, cast
 
 import msgspec
@@ -48,6 +49,7 @@ from coherer.errors import (
     RefusedError,
     UsageError,
 )
+from coherer.limits import PROPERTIES_BYTES_MAX
 from coherer.spark.options import WriteOptions, duration_ms
 from coherer.spark.rows import Place, SingleRow, messages, no_keys, row_columns
 
@@ -70,6 +72,12 @@ RULES: Final = {
     ),
 }
 """The rules of each protocol."""
+
+_FIRST_TIME, _LAST_TIME = (
+    pa.scalar(edge.replace(tzinfo=UTC), pa.timestamp("us", "UTC"))
+    for edge in (datetime.min, datetime.max)  # noqa: DTZ901 - their zone is set above
+)
+_SEPARATORS: Final = re.compile("[\x01\x02]")
 
 _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 _DIVISIBLE: Final = frozenset(
@@ -134,8 +142,9 @@ class RowSender:
             UsageError: a row cannot be sent; the error names it.
             CohererError: rows may not be stored.
         """
-        rows = row_columns(batch, headers=self._options.include_headers)
+        rows = row_columns(batch, headers=self._options.include_headers, first=self._sent)
         self._check_values(rows)
+        self._check_times(rows)
         packs: list[PackedMessages] = []
         singles: list[SingleRow] = []
         for group in self._groups(rows):
@@ -157,6 +166,20 @@ class RowSender:
                 f"Row {self._sent + index} of the task has no value.",
                 hint="Neither protocol has messages without a body, so there are no tombstones. "
                 "Filter such rows out, or send a body that means deletion, for example with a tag.",
+            )
+
+    def _check_times(self, rows: pa.RecordBatch) -> None:
+        if "timestamp" not in rows.schema.names:
+            return
+        times = rows.column("timestamp").cast(_FIRST_TIME.type)
+        wrong = pc.less(times, _FIRST_TIME), pc.greater(times, _LAST_TIME)
+        found = [cast("int", pc.index(marks, pa.scalar(True)).as_py()) for marks in wrong]
+        if found != [-1, -1]:
+            index = min(one for one in found if one >= 0)
+            raise UsageError(
+                f"Row {self._sent + index} of the task has a timestamp before the year 1 or after "
+                "9999.",
+                hint="Neither protocol has such times. Set them to null, or send them in the body.",
             )
 
     def _groups(self, rows: pa.RecordBatch) -> Iterator[_Rows]:
@@ -238,7 +261,7 @@ class RowSender:
     def _encode(self, group: _Rows, packs: list[PackedMessages], singles: list[SingleRow]) -> None:
         rows, numbers = group.rows, group.numbers
         if self._delayed(rows):
-            delays = self._delays(rows)
+            delays = self._delays(group)
             wait = pa.array([any(delay) for delay in delays], pa.bool_())
             for index, delay in enumerate(delays):
                 if any(delay):
@@ -269,13 +292,20 @@ class RowSender:
         names = rows.schema.names
         return "delay" in names and rows.column("delay").null_count < rows.num_rows
 
-    def _delays(self, rows: pa.RecordBatch) -> list[tuple[int, timedelta | None]]:
+    def _delays(self, group: _Rows) -> list[tuple[int, timedelta | None]]:
         """Level and delay of each row."""
-        given: Sequence[object] = [None] * rows.num_rows
-        if "delay" in rows.schema.names:
-            given = rows.column("delay").to_pylist()
+        given: Sequence[object] = [None] * group.rows.num_rows
+        if "delay" in group.rows.schema.names:
+            given = group.rows.column("delay").to_pylist()
         usual = timedelta(milliseconds=self._options.delay_ms or 0) or None
-        return [(0, usual) if one is None else _delay(one) for one in given]
+        found: list[tuple[int, timedelta | None]] = []
+        for index, one in enumerate(given):
+            try:
+                found.append((0, usual) if one is None else _delay(one))
+            except UsageError as error:
+                where = f"Row {cast('int', group.numbers[index].as_py())} of the task"
+                raise UsageError(f"{where}: {error.text}", topic=group.topic) from error
+        return found
 
     def _single(self, group: _Rows, index: int, level: int, delay: timedelta | None) -> SingleRow:
         number = cast("int", group.numbers[index].as_py())
@@ -296,8 +326,14 @@ class RowSender:
         except UsageError as error:
             return UsageError(f"{where}: {error.text}", topic=group.topic, hint=error.hint)
         names = sorted(self._rules.reserved & set(message.properties))
-        text = f"properties named {', '.join(names)} are reserved" if names else "it is too large"
-        return UsageError(f"{where} cannot be encoded: {text}.", topic=group.topic)
+        texts = [message.tag or "", *message.properties, *message.properties.values()]
+        if names:
+            reason = f"properties named {', '.join(names)} are reserved"
+        elif any(map(_SEPARATORS.search, texts)):
+            reason = "its tag or a property contains U+0001 or U+0002, which separate properties"
+        else:
+            reason = f"its properties have more than {PROPERTIES_BYTES_MAX} bytes"
+        return UsageError(f"{where} cannot be encoded: {reason}.", topic=group.topic)
 
     # -- sending
 
