@@ -115,6 +115,23 @@ def test_messages_are_sent_once(coherer_node: EmbeddedNode, filled: str, protoco
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
+def test_a_run_that_failed_before_it_sent_is_resumed(
+    coherer_node: EmbeddedNode, filled: str, protocol: str
+) -> None:
+    """The first message makes the topic, so such a run has left none."""
+    url, target = of(coherer_node, protocol), f"{filled}-new-{protocol}"
+    words = [filled, "--to", target, "--url", url, "--json", "--resume"]
+    first = replay(*words)
+    assert first.exit_code == 0, first.output
+    assert "does not exist yet" in first.stderr
+    assert json.loads(first.stdout)["rows"] == COUNT
+    second = replay(*words)
+    assert second.stderr == ""
+    assert json.loads(second.stdout)["rows"] == 0
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_messages_keep_all_their_keys(
     coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:

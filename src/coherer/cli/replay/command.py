@@ -8,6 +8,7 @@ A replay into a topic gives each message an origin that does not depend on the r
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from coherer._record.properties import KEYS
 from coherer.cli import jobs
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.cli.options import Yes
-from coherer.cli.output import amount
+from coherer.cli.output import amount, warn
 from coherer.cli.questions import confirm
 from coherer.cli.replay.group import moves_of, print_moves, set_offsets
 from coherer.cli.target import AdminTarget, AdminUrl, Token
@@ -162,6 +163,9 @@ def _check(source: jobs.Source, target: Target) -> None:
 
 
 def _send(source: jobs.Source, target: Target, remote: str | None, *, as_json: bool) -> None:
+    if target.resume and not _exists(source, target):
+        warn(f"Topic {target.topic} does not exist yet, so all messages are sent.")
+        target = msgspec.structs.replace(target, resume=False)
     options = _access(source, target) | {"topic": target.topic}
     if target.transactional is None:
         options["includeOrigin"] = "false"
@@ -175,6 +179,24 @@ def _send(source: jobs.Source, target: Target, remote: str | None, *, as_json: b
         lambda rows: rows.write.format(target.format).options(**options).mode("append").save(),
         as_json=as_json,
     )
+
+
+def _exists(source: jobs.Source, target: Target) -> bool:
+    """Whether the target topic exists: the first message makes it, where brokers allow that."""
+    # Spark is an extra, and other commands load no clients.
+    from coherer.rocketmq import TopicNotExistError
+    from coherer.spark.connections import OPENERS
+    from coherer.spark.options import read_options
+    from coherer.spark.topics import Topics, monotonic_ms
+    from coherer.tubemq import TopicNotDeployedError
+
+    options = read_options(_access(source, target) | {"topic": target.topic}, target.format)
+    with closing(OPENERS[target.format](options.access)) as queue:
+        try:
+            Topics(options, monotonic_ms).bounds(queue)
+        except (TopicNotDeployedError, TopicNotExistError):
+            return False
+    return True
 
 
 def _access(source: jobs.Source, target: Target) -> dict[str, str]:
