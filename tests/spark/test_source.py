@@ -98,7 +98,7 @@ def test_a_read_between_two_times() -> None:
     assert stream(url=url, startingTimestamp="24000").initialOffset() == {
         "t": {"1:0": 24, "1:1": 24}
     }
-    with pytest.raises(UsageError, match="are for batches only"):
+    with pytest.raises(UsageError, match="endingTimestamp is for batches only"):
         stream(url=url, endingTimestamp="24000").initialOffset()
 
 
@@ -295,11 +295,15 @@ def test_progress_is_committed_at_the_brokers_that_are_there(list_queue: ListQue
 
 
 def test_options_without_effect_are_refused() -> None:
-    with pytest.raises(UsageError, match="are for batches only"):
-        stream(endingOffsets="latest").initialOffset()
+    for name, text in {"endingOffsets": "latest", "pushdown": "true"}.items():
+        with pytest.raises(UsageError, match=f"{name} is for batches only"):
+            stream(**{name: text}).initialOffset()
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         with pytest.raises(UsageError, match=f"{name} is for streams"):
             batch(**{name: "5"}).partitions()
+    for delay in ("5s", "0s"):
+        with pytest.raises(UsageError, match="maxTriggerDelay is for streams"):
+            batch(maxTriggerDelay=delay).partitions()
     with pytest.raises(UsageError, match="for streams"):
         batch(group="g", commitOffsets="true").partitions()
     data, schema = made()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from coherer._client.engine.options import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, parse_url
 from coherer._common.masking import masked_url
@@ -467,8 +467,17 @@ STREAM_ONLY: Final = {
     "maxOffsetsPerTrigger": "max_offsets_per_trigger",
     "maxBytesPerTrigger": "max_bytes_per_trigger",
     "minOffsetsPerTrigger": "min_offsets_per_trigger",
+    "maxTriggerDelay": "max_trigger_delay_ms",
 }
 """Options that have no effect on a batch, and their fields."""
+
+BATCH_ONLY: Final = {
+    "endingOffsets": "ending_offsets",
+    "endingTimestamp": "ending_time",
+    "endingOffsetsByTimestamp": "ending_times",
+    "pushdown": "pushdown",
+}
+"""Options that have no effect on a stream, and their fields."""
 
 READ_ONLY: Final = {"admin": "admin", "adminToken": "admin_token", "onDisk": "on_disk"}
 """Options of access that have no effect on a sink, and their fields."""
@@ -579,9 +588,24 @@ def check_batch(read: ReadOptions) -> None:
     Raises:
         UsageError: it has one.
     """
-    for name, field in STREAM_ONLY.items():
-        if getattr(read, field):
-            raise UsageError(f"Option {name} is for streams only.")
+    for name in _given_of(STREAM_ONLY, read):
+        raise UsageError(f"Option {name} is for streams only.")
+
+
+def check_stream(read: ReadOptions) -> None:
+    """Check that a stream has no option of batches.
+
+    Raises:
+        UsageError: it has one.
+    """
+    for name in _given_of(BATCH_ONLY, read):
+        raise UsageError(f"Option {name} is for batches only.")
+
+
+def _given_of(names: Mapping[str, str], read: ReadOptions) -> list[str]:
+    """The options, of a table of names and fields, that do not have their default."""
+    defaults = {field.name: field.default for field in fields(ReadOptions)}
+    return [name for name, field in names.items() if getattr(read, field) != defaults[field]]
 
 
 def _check_edges(read: ReadOptions) -> None:

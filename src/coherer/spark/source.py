@@ -42,7 +42,13 @@ from coherer.spark.connections import end_quietly, shared_queue
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.gaps import Reporter, source_of
 from coherer.spark.offsets import LATEST, MS_MAX, Bounds, Offsets, split_start, with_start
-from coherer.spark.options import ReadOptions, check_batch, read_options, write_options
+from coherer.spark.options import (
+    ReadOptions,
+    check_batch,
+    check_stream,
+    read_options,
+    write_options,
+)
 from coherer.spark.pickling import SentToWorkers
 from coherer.spark.planning import (
     DataLossError,
@@ -381,12 +387,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         # Created on first use: Spark pickles a new reader for the workers, which need no cursor,
         # and garbles exceptions from constructors.
         if self._cursor is None:
-            options = self._options
-            if options.ending_offsets or options.ending_time or options.ending_times:
-                raise UsageError(
-                    "endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batches "
-                    "only."
-                )
+            check_stream(self._options)
             topics = Topics(self._options, monotonic_ms, running=True)
 
             def ask(known: Offsets | None) -> Bounds:
