@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -16,7 +17,7 @@ from coherer.spark.offsets import Offsets, split_start
 from coherer.spark.options import ReadOptions, read_options
 from coherer.spark.planning import Range
 from coherer.spark.source import BatchReader, Share, StreamReader
-from coherer.testing import EmbeddedCluster, embedded_cluster
+from coherer.testing import EmbeddedCluster, EmbeddedNode, embedded_cluster
 from tests.waiting import wait_until
 
 COUNT = 10
@@ -191,6 +192,43 @@ def test_a_stream_ends_when_a_topic_is_deleted(cluster: EmbeddedCluster, protoco
             end(one, before)
     with pytest.raises(RefusedError, match="topic u"):
         available(StreamReader(both), before)
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_a_planned_batch_passes_over_a_topic_that_was_deleted(
+    coherer_node: EmbeddedNode, coherer_topic: str, protocol: str
+) -> None:
+    """Spark has written the plan down, so it runs this micro-batch again at each start."""
+    url = coherer_node.url if protocol == "tubemq" else coherer_node.rocketmq_url
+    names = [f"{coherer_topic}-kept", f"{coherer_topic}-deleted"]
+    for name in names:
+        coherer_node.create_topic(name, 2)
+    with connect(url) as client, client.producer() as producer:
+        producer.send_many(Message(name, b"%d" % n) for name in names for n in range(8)).check()
+
+    def options(**given: str) -> ReadOptions:
+        start = {"url": url, "topic": ",".join(names), "startingOffsets": "earliest", **given}
+        return read_options(start, protocol)
+
+    def values(reader: StreamReader) -> list[tuple[str, int]]:
+        found = [
+            (str(row["topic"]), int(cast("bytes", row["value"])))
+            for share in reader.partitions(begin, end)
+            for batch in reader.read(share)
+            for row in batch.to_pylist()
+        ]
+        return sorted(found)
+
+    planned = StreamReader(options())
+    begin = planned.initialOffset()
+    end = planned.latestOffset(begin, ReadAllAvailable())
+    assert len(values(planned)) == 16
+    with connect(url) as client:
+        client.admin().topics.delete(names[1])
+    with pytest.raises(RefusedError):
+        values(StreamReader(options()))
+    lenient = StreamReader(options(failOnDataLoss="false"))
+    assert values(lenient) == [(names[0], n) for n in range(8)]
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])

@@ -4,7 +4,7 @@ See docs/protocol/spark.md, section 2.1. `columns` describes the columns.
 
 A range may have these problems, and no message is skipped silently:
 
-1. Messages are gone: retention deleted them. `failOnDataLoss` decides.
+1. Messages are gone: retention deleted them, or somebody their topic. `failOnDataLoss` decides.
 2. Records are bad: damaged, or in contradiction to their flags. They arrived, or the broker reports
    that it skipped them. `mode` decides: an error, a row with the reason and the raw bytes, or a
    warning.
@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Final, NamedTuple, cast
 
@@ -36,6 +37,8 @@ import pyarrow.compute as pc
 from coherer._common.logs import Log
 from coherer._record.bad_record import BadRecord
 from coherer._record.offset_ranges import without
+from coherer._wire.rocketmq.codes import TopicNotExistError
+from coherer._wire.tubemq.codes import TopicNotDeployedError
 from coherer.spark.columns import arrow_schema, sources, to_rows
 from coherer.spark.options import DROP, FAILFAST, ReadOptions
 from coherer.spark.planning import PACK_ROWS, DataLossError, Range
@@ -63,6 +66,8 @@ INDEX_STEP: Final = 28
 
 TOGETHER_MAX: Final = 8
 """Readers that are open at the same time. Each fetches up to 4 MiB ahead."""
+
+_DELETED: Final = (TopicNotDeployedError, TopicNotExistError)
 
 
 class BadRecordError(DataLossError):
@@ -136,13 +141,42 @@ def rows(queue: Queue, ranges: Sequence[Range], settings: ReadSettings) -> Itera
     columns = sources(settings.columns)
 
     def pieces() -> Iterator[pa.RecordBatch]:
-        for some in together(ranges):
-            with queue.readers(some, columns) as readers:
+        for planned in together(ranges):
+            with ExitStack() as stack:
+                some = planned
+                try:
+                    readers = stack.enter_context(queue.readers(some, columns))
+                except _DELETED:
+                    if settings.fail_on_data_loss:
+                        raise
+                    some = _undeleted(queue, some, settings)
+                    if not some:
+                        continue
+                    readers = stack.enter_context(queue.readers(some, columns))
                 for one, reader in zip(some, readers, strict=True):
                     yield from RangeRows(queue, one, settings).read(reader)
                     settings.on_end(one, reader.exact)
 
     yield from joined(pieces())
+
+
+def _undeleted(queue: Queue, some: Sequence[Range], settings: ReadSettings) -> Sequence[Range]:
+    """The ranges whose topic exists. The others are lost: it was deleted after the plan.
+
+    Raises:
+        TopicAwayError: all brokers of a topic are away, so it may return with them.
+    """
+    kept: list[Range] = []
+    for topic in dict.fromkeys(one.topic for one in some):
+        parts = [one for one in some if one.topic == topic]
+        try:
+            queue.bounds(topic, partial=True, known={one.broker for one in parts})
+        except _DELETED:
+            for one in parts:
+                settings.on_loss(one)
+        else:
+            kept += parts
+    return kept
 
 
 def together(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
