@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.cloudpickle import dumps
@@ -292,6 +292,21 @@ def test_progress_is_committed_at_the_brokers_that_are_there(list_queue: ListQue
     list_queue.held["t"]["2", 0] = (0, 7)
     reader.latestOffset(start, ReadAllAvailable())
     assert list_queue.committed == [("g", {"t": {"1:0": 100, "1:1": 25}}), ("g", start)]
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [5, None, [1], {"logOffset": 3}, {"t": {"0": 5}}, {"t": {"1:0": "3"}}, {"t": {"1:0": 1.5}}],
+)
+def test_a_checkpoint_of_another_source_is_refused(offsets: Any) -> None:
+    """Of Spark's rate source, of files, of Kafka; or somebody has edited it."""
+    words = r"The checkpoint holds .*not offsets of TubeMQ or RocketMQ.*checkpointLocation"
+    with pytest.raises(UsageError, match=words):
+        stream().latestOffset(offsets, ReadAllAvailable())
+    with pytest.raises(UsageError, match=words):
+        stream().partitions(offsets, {"t": {"1:0": 9}})
+    with pytest.raises(UsageError, match=words):
+        stream().partitions({"t": {"1:0": 9}}, offsets)
 
 
 def test_options_without_effect_are_refused() -> None:

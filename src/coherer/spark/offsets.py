@@ -113,6 +113,29 @@ def split_start(offsets: Offsets) -> tuple[Offsets, Offsets | None]:
     return {topic: partitions for topic, partitions in offsets.items() if topic != START}, start
 
 
+def check_form(offsets: object) -> None:
+    """Check offsets of a checkpoint, which another source may have written, or somebody edited.
+
+    Raises:
+        UsageError: they are not offsets of this source.
+
+    >>> check_form({"t": {"1:0": 3}})
+    >>> check_form({"logOffset": 3})
+    Traceback (most recent call last):
+    coherer.errors.UsageError: The checkpoint holds {"logOffset":3}, which are not offsets of \
+TubeMQ or RocketMQ. ...
+    """
+    try:
+        for _, key, _ in flatten(msgspec.convert(offsets, dict[str, dict[str, int]])):
+            split_key(key)
+    except (msgspec.ValidationError, UsageError) as error:
+        text = json.dumps(offsets, separators=(",", ":"))
+        raise UsageError(
+            f"The checkpoint holds {text[:200]}, which are not offsets of TubeMQ or RocketMQ.",
+            hint="A query that reads something else needs a checkpointLocation of its own.",
+        ) from error
+
+
 def to_json(offsets: Offsets) -> str:
     """The text that Spark writes to its offset log, without spaces."""
     return msgspec.json.encode(offsets).decode()

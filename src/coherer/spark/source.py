@@ -41,7 +41,15 @@ from coherer.spark.columns import spark_schema
 from coherer.spark.connections import end_quietly, shared_queue
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.gaps import Reporter, source_of
-from coherer.spark.offsets import LATEST, MS_MAX, Bounds, Offsets, split_start, with_start
+from coherer.spark.offsets import (
+    LATEST,
+    MS_MAX,
+    Bounds,
+    Offsets,
+    check_form,
+    split_start,
+    with_start,
+)
 from coherer.spark.options import (
     ReadOptions,
     check_batch,
@@ -303,6 +311,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         self._cursor: Cursor | None = None
         self._committed: Offsets | None = None
         self._initial: Offsets | None = None
+        self._is_checked = False
 
     def initialOffset(self) -> Offsets:
         """The start of a stream without a checkpoint; the same at every call."""
@@ -336,6 +345,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """The end of the next micro-batch; waits briefly if there are no messages."""
         cursor = self._cursor_or_new()
+        self._check_form(start)
         at, _ = split_start(start)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
@@ -357,6 +367,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Compare with the brokers' bounds, and split the ranges into tasks."""
+        self._check_form(start, end)
         end, begun = split_start(end)
         if begun is not None:
             begin = begun
@@ -382,6 +393,13 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
     def worker_fields(self) -> dict[str, object]:
         """The fields that a worker needs: not the cursor."""
         return {**super().worker_fields(), "_cursor": None}
+
+    def _check_form(self, *given: Offsets) -> None:
+        """Check the first offsets, which may come from a checkpoint."""
+        if not self._is_checked:
+            for offsets in given:
+                check_form(offsets)
+            self._is_checked = True
 
     def _cursor_or_new(self) -> Cursor:
         # Created on first use: Spark pickles a new reader for the workers, which need no cursor,
