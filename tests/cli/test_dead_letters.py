@@ -186,7 +186,13 @@ def test_exports(run: Run, group: str, topic: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("export", "nosuch", "FILE"), ("replay", "nosuch"), ("purge", "nosuch", "--yes")]
+    "words",
+    [
+        ("list", "nosuch"),
+        ("export", "nosuch", "FILE"),
+        ("replay", "nosuch"),
+        ("purge", "nosuch", "--yes"),
+    ],
 )
 def test_an_unknown_group_is_an_error(
     coherer_rocketmq_url: str, words: tuple[str, ...], tmp_path: Path
@@ -296,3 +302,16 @@ def test_a_broker_whose_master_is_down_is_named(topic: str, group: str, tmp_path
         wait_until(lambda: run("dead-letters", "list").exit_code == 0)
         for command in commands[1:3]:
             assert run("dead-letters", *command).exit_code == 0
+
+
+def test_a_group_without_dead_letters_has_an_empty_list(
+    coherer_rocketmq_url: str, topic: str, group: str
+) -> None:
+    with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as client:
+        client.admin().topics.create(topic, 1)
+        with client.consumer(group, topic):
+            run = Run(coherer_rocketmq_url)
+            done = run("dead-letters", "list", group)
+            assert (done.exit_code, done.stdout) == (0, "")
+            assert done.stderr.startswith(f"{group} has no matching dead letters.")
+            assert run.json("dead-letters", "list", group)["letters"] == []

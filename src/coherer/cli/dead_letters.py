@@ -25,7 +25,6 @@ from coherer._administration.dead_letters import (
     checked,
     get,
     page,
-    queue,
     queue_of_existing,
     queues,
 )
@@ -166,6 +165,7 @@ def list_letters(
         return
 
     async def look(cluster: Cluster) -> tuple[Page, DeadLetterQueue | None]:
+        known = await queue_of_existing(cluster, group)
         found = await page(
             cluster,
             group,
@@ -174,7 +174,7 @@ def list_letters(
             cursor=cursor,
             where=where,
         )
-        return found, await queue(cluster, group)
+        return found, known
 
     found, known = target.run_on_cluster(look)
     _print_page(found, group, as_json=as_json)
@@ -465,7 +465,7 @@ def _print_page(found: Page, group: str, *, as_json: bool) -> None:
             )
             for one in found.letters
         ],
-        empty=f"{group} has no matching dead letters, or does not exist. "
+        empty=f"{group} has no matching dead letters. "
         "`coherer dead-letters list` shows the groups that have some."
         if found.cursor is None
         else f"None of these {found.scanned:,} dead letters matches.",
