@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from datetime import timedelta
 
@@ -178,7 +179,8 @@ def test_a_plain_test_is_told_to_be_async(coherer_simulated: SimulatedNode) -> N
         _ = coherer_simulated.url
 
 
-def test_a_message_that_never_comes_is_an_error() -> None:
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_message_that_never_comes_is_an_error(sleeps: bool) -> None:
     """Heartbeats and polls alone would go on forever."""
 
     async def main() -> None:
@@ -187,6 +189,8 @@ def test_a_message_that_never_comes_is_an_error() -> None:
             coherer.connect(node.rocketmq_url) as client,
             client.consumer("shop", "orders") as consumer,
         ):
+            if sleeps:  # as anyio's `sleep_forever`
+                await asyncio.sleep(math.inf)
             await consumer.receive()
 
     with pytest.raises(RuntimeError, match="Nothing will ever happen"):

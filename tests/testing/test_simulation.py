@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from random import Random
 
@@ -92,6 +94,18 @@ def test_a_timer_that_is_set_again_for_its_own_time_ends() -> None:
         return counts
 
     assert max(simulate(main())) <= 3
+
+
+def test_a_sleep_forever_is_an_error_and_may_be_cancelled() -> None:
+    async def main(seconds: float) -> float:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.sleep(math.inf)
+        return asyncio.get_running_loop().time()
+
+    assert simulate(main(60.0)) == 60.0
+    with pytest.raises(RuntimeError, match="Nothing will ever happen"):
+        simulate(main(math.inf))
 
 
 def test_tasks_that_wait_for_each_other_are_an_error() -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import sys
 import threading
 from collections import deque
@@ -164,7 +165,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not (ready or self._stopping):
-            if not timers:
+            if not timers or timers[0][0] == math.inf:  # anyio's `sleep_forever` sleeps so long
                 raise RuntimeError(_STUCK)
             if timers[0][0] > self.now_s and not self.leap():
                 self.now_s = timers[0][0]
@@ -198,7 +199,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self.leaps or not self.network.whole or self.now_s < self._leap_from_s:
             return False
         moments = [
-            when for when, _, timer in self._timers if not (timer.periodic or timer.cancelled())
+            when
+            for when, _, timer in self._timers
+            if when < math.inf and not (timer.periodic or timer.cancelled())
         ]
         moments += [moment for alarm in self.alarms if (moment := alarm()) is not None]
         if not moments and self.now_s > self._stuck_at_s:
