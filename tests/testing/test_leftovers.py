@@ -9,6 +9,7 @@ pytest_plugins = ["pytester"]
 OPTIONS = ["-p", "no:randomly", "-q", "-o", "asyncio_default_fixture_loop_scope=function"]
 HEAD = """
 import asyncio, socket, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 import pytest
 import coherer, coherer.blocking
@@ -48,6 +49,33 @@ def test_it(coherer_url, coherer_topic):  # leaves
     assert f"opened at test.py:{line(test, 'client.producer')}" in out
     assert out.count("<Client of tubemq://") == 1
     assert out.count("<Producer of ") == 1
+
+
+def test_what_was_dropped_and_not_closed(pytester: pytest.Pytester) -> None:
+    """Python collects it at the end of the test, before the plugin looks."""
+    test = """
+def test_blocking(coherer_url, coherer_topic):  # leaves
+    client = coherer.blocking.connect(coherer_url)
+    client.producer(coherer_topic).__enter__()
+
+def test_closed_by_its_client(coherer_url, coherer_topic):
+    with coherer.blocking.connect(coherer_url) as client:
+        producer = client.producer(coherer_topic)
+        producer.__enter__()
+
+@pytest.mark.asyncio
+async def test_asyncio(coherer_url, coherer_topic):  # leaves
+    client = coherer.connect(coherer_url)
+    producer = client.producer(coherer_topic)
+    await producer.start()
+    await producer.close()
+"""
+    out = warned(pytester, test)
+    assert out.count("<Client of tubemq://127.0.0.1:") == 2
+    assert out.count("<Producer of ") == 1
+    for opened in ("= coherer.blocking.connect", "(coherer_topic).__enter__", "= coherer.connect"):
+        assert f"opened at test.py:{line(test, opened)}" in out
+    assert "thread" not in out, "the client's own, which ends"
 
 
 def test_clients_and_tasks_in_virtual_time(pytester: pytest.Pytester) -> None:
@@ -132,6 +160,10 @@ async def test_simulated(coherer_simulated):
 def test_a_thread_of_a_library(coherer_url):
     library.start()
 
+def test_an_executor(coherer_url):
+    kept.append(ThreadPoolExecutor(1))
+    kept[-1].submit(len, [])
+
 def test_a_loop_that_ends_its_executor(coherer_url):
     begun = threading.Event()
 
@@ -163,7 +195,7 @@ def test_nothing(pytester: pytest.Pytester, workers: list[str]) -> None:
     (installed / "library.py").write_text(LIBRARY)
     pytester.makepyfile(HEAD + f"sys.path.append({str(installed)!r})\nimport library\n" + NOTHING)
     result = pytester.runpytest_subprocess(*OPTIONS, *workers, "-W", "error")
-    result.assert_outcomes(passed=8, xfailed=1)
+    result.assert_outcomes(passed=9, xfailed=1)
 
 
 def test_two_workers_name_what_is_left(pytester: pytest.Pytester) -> None:

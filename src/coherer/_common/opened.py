@@ -15,6 +15,10 @@ class Watcher(Protocol):
         """An object was opened; `is_open(thing)` is whether it still has to be closed."""
         ...
 
+    def lost(self, thing: object) -> None:
+        """An object that was not closed is being garbage-collected."""
+        ...
+
 
 _watchers: list[Watcher] = []
 
@@ -23,6 +27,12 @@ def opened(thing: object, is_open: Callable[[Any], bool], instead_of: object = N
     """Report that an object was opened; closing it closes `instead_of`, too."""
     for watcher in _watchers:
         watcher.opened(thing, is_open, instead_of)
+
+
+def lost(thing: object) -> None:
+    """Report that an object which was not closed is being garbage-collected, in any thread."""
+    for watcher in tuple(_watchers):
+        watcher.lost(thing)
 
 
 def watch(watcher: Watcher) -> Callable[[], None]:

@@ -394,7 +394,7 @@ class ManagedFacade(Facade[W]):
 
     def __init__(self, portal: Portal, inner: W) -> None:
         super().__init__(portal, inner)
-        opened(self, lambda one: one.unclosed)
+        opened(self, lambda one: one.unclosed, instead_of=inner)
         weakref.finalize(self, _leave, portal, inner).atexit = False
 
     @property

@@ -40,6 +40,8 @@ class Leftovers:
         self._things: dict[
             int, tuple[weakref.ref[object], Callable[[Any], bool], str, Process | None]
         ] = {}
+        self._places: dict[int, tuple[weakref.ref[object], str, Process | None]] = {}
+        """Where objects were opened, by their ids and by those of what they wrap."""
         self._threads = set(threading.enumerate())
         self._paused = False
         self._found: dict[str, None] = {}
@@ -50,11 +52,21 @@ class Leftovers:
     ) -> None:
         """An object was opened; see `coherer._common.opened`."""
         self._things.pop(id(instead_of), None)
+        if (known := self._places.get(id(thing))) is not None and known[0]() is not thing:
+            del self._places[id(thing)]  # of an object that is gone
         if self._paused or _is_sparks():
             if not isinstance(thing, EmbeddedNode):
                 Leftovers.shared = True
         elif place := _place():
             self._things[id(thing)] = (weakref.ref(thing), is_open, place, process_of())
+            for one in (thing,) if instead_of is None else (thing, instead_of):
+                self._places[id(one)] = (weakref.ref(one), place, process_of())
+
+    def lost(self, thing: object) -> None:
+        """An object that was not closed is being garbage-collected."""
+        _, place, process = self._places.pop(id(thing), (None, "", None))
+        if place and (process is None or process.alive):
+            self._found[_opened_at(thing, place)] = None
 
     @contextmanager
     def wider(self) -> Generator[None]:
@@ -73,8 +85,9 @@ class Leftovers:
             thing = reference()
             killed = process is not None and not process.alive
             if thing is not None and not killed and is_open(thing):
-                self._found[f"{thing!r}, opened at {place}"] = None
+                self._found[_opened_at(thing, place)] = None
             del self._things[number]
+        self._places.clear()
 
     def look_at_tasks(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Note those tasks that are not Coherer's own; they end with what has started them."""
@@ -100,6 +113,10 @@ class Leftovers:
         return list(self._found)
 
 
+def _opened_at(thing: object, place: str) -> str:
+    return f"{thing!r}, opened at {place}"
+
+
 def _code_of(thread: threading.Thread) -> Any:
     """The function of a thread; None for those of executors, of libraries and of Coherer."""
     function = getattr(thread, "_target", None) or type(thread).run
@@ -108,8 +125,10 @@ def _code_of(thread: threading.Thread) -> Any:
         return None
     if code.co_qualname == "BaseEventLoop._do_shutdown":  # asyncio's, which ends an executor
         return None
-    # Those of libraries may live as long as the process, as Spark's do.
-    return None if "site-packages" in code.co_filename else code
+    # Those of libraries may live as long as the process, as Spark's do. Code of compiled ones, such
+    # as uvloop's thread that ends an executor, has no absolute path.
+    library = "site-packages" in code.co_filename or code.co_filename.endswith(".pyx")
+    return None if library else code
 
 
 def _is_ours(file: str) -> bool:

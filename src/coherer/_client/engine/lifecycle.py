@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from coherer._client.engine.connections import ConnectionPool
 from coherer._client.engine.tasks import together
-from coherer._common.opened import opened
+from coherer._common.opened import lost, opened
 from coherer._net import check_loop, running_loop
 from coherer.errors import ClosedError, UsageError
 
@@ -56,6 +56,7 @@ def warn_unclosed(thing: object, block: str) -> None:
         block: the statement that would have closed it.
     """
     if not sys.is_finalizing() and not _Fork.forked:
+        lost(thing)
         text = f"{thing!r} was never closed: use `{block}`, or call close()."
         warnings.warn(text, ResourceWarning, stacklevel=2, source=thing)
 
