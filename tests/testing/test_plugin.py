@@ -106,6 +106,88 @@ UNUSED = {
 }
 
 
+INDIRECT = """
+import asyncio
+import pytest
+from coherer.testing import explore
+
+@pytest.fixture
+def shop(coherer_simulated):
+    return coherer_simulated
+
+async def days_pass():
+    await asyncio.sleep(1e6)
+    assert asyncio.get_running_loop().time() == 1e6
+
+async def test_a_fixture(shop):
+    shop.create_topic("orders")
+    await days_pass()
+
+@pytest.mark.usefixtures("coherer_simulated")
+async def test_a_mark():
+    await days_pass()
+
+class TestMethods:
+    @staticmethod
+    async def test_static(coherer_simulated):
+        await days_pass()
+
+    @classmethod
+    async def test_class(cls, coherer_simulated):
+        await days_pass()
+
+    async def test_of_itself(self, shop):
+        assert isinstance(self, TestMethods)
+        await days_pass()
+
+@pytest.mark.xfail(raises=pytest.UsageError, strict=True)
+@explore(seeds=1)
+async def test_explored(shop):
+    await days_pass()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-o", "asyncio_mode=auto"]])
+def test_async_tests_reach_the_node_through_fixtures_and_marks(
+    pytester: pytest.Pytester, options: list[str]
+) -> None:
+    pytester.makepyfile(INDIRECT)
+    result = pytester.runpytest_subprocess(
+        "-p", "no:randomly", "-q", "-o", "asyncio_default_fixture_loop_scope=function", *options
+    )
+    result.assert_outcomes(passed=5, xfailed=1)
+
+
+def test_a_node_says_that_it_runs_in_async_functions(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio, unittest, pytest
+        from coherer.errors import UsageError
+
+        @pytest.fixture
+        def after(coherer_simulated):
+            yield
+            with pytest.raises(UsageError, match="runs while an async test function does"):
+                coherer_simulated.create_topic("orders")
+
+        async def test_async(after):
+            pass
+
+        class Orders(unittest.IsolatedAsyncioTestCase):
+            @pytest.fixture(autouse=True)
+            def keep(self, coherer_simulated):
+                self.node = coherer_simulated
+
+            async def test_orders(self):
+                for use in (self.node.start, self.node.stop):
+                    with pytest.raises(UsageError, match="classes of unittest"):
+                        await use()
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-q")
+    result.assert_outcomes(passed=2)
+
+
 def test_a_node_loads_only_what_every_test_needs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -16,6 +16,7 @@ import sys
 from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -24,7 +25,7 @@ from coherer._common.loading import collector_paused
 
 # pytest loads the plugin in every session that has Coherer installed.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -214,6 +215,31 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
         item.warn(LeftBehindWarning(f"{item.nodeid} left behind, and should close or end:{what}"))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Run an async test in virtual time whose fixtures or marks ask for it, not its arguments."""
+    names = sorted(_SIMULATED.intersection(getattr(item, "fixturenames", ())))
+    if not names or not isinstance(item, pytest.Function) or _is_unittests(item):
+        return (yield)
+    test = item.obj
+    if not inspect.iscoroutinefunction(test):
+        return (yield)
+    item.obj = _in_virtual_time(test, names, item.funcargs)
+    # The items of plugins for async tests would run it in a loop of their own.
+    vars(item)["runtest"] = functools.partial(pytest.Function.runtest, item)
+    try:
+        return (yield)
+    finally:
+        item.obj = test
+        del vars(item)["runtest"]
+
+
+def _is_unittests(item: pytest.Function) -> bool:
+    """Whether a test is a method of a `unittest.TestCase`, which has a loop of its own."""
+    cases = getattr(sys.modules.get("unittest"), "TestCase", None)
+    return cases is not None and item.cls is not None and issubclass(item.cls, cases)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Stop the nodes that tests have left running, while threads can still work."""
@@ -224,18 +250,30 @@ def pytest_sessionfinish() -> None:
 
 
 def _in_virtual_time(
-    test: Callable[..., Coroutine[Any, Any, object]], names: Sequence[str]
+    test: Callable[..., Coroutine[Any, Any, object]],
+    names: Sequence[str],
+    indirect: Mapping[str, object] = MappingProxyType({}),
 ) -> Callable[..., None]:
+    """A plain test for an async one.
+
+    Args:
+        test: the test.
+        names: the fixtures that give it virtual time.
+        indirect: the values of fixtures that are not its arguments.
+    """
+
     @functools.wraps(test)
     def run(*args: object, **fixtures: object) -> None:
         if len(names) > 1:
             raise pytest.UsageError(f"A test cannot use both {' and '.join(names)}.")
         (name,) = names
         seeds = getattr(test, "_coherer_seeds", None)
-        simulated = cast("SimulatedNode | SimulatedCluster", fixtures[name])
+        simulated = cast("SimulatedNode | SimulatedCluster", {**indirect, **fixtures}[name])
         if seeds is None:
             simulated.run(test(*args, **fixtures))
             return
+        if name not in fixtures:  # other fixtures would keep the node of another run
+            raise pytest.UsageError(f"A test with @explore needs {name} as its argument.")
         from coherer.testing.explore import run_seeds
 
         fresh: Callable[[], SimulatedNode | SimulatedCluster] = simulated.fresh

@@ -49,7 +49,7 @@ class SimulatedNode:
         self._node: Node | None = None
         self._process = Process("node")
         self._options: NodeOptions
-        self._turn: asyncio.Lock
+        self._turn: asyncio.Lock | None = None  # while a test runs
         self._urls: tuple[str, str] | None = None
         self._wanted = False  # whether it runs outside of all `down` blocks
         self._downs = 0
@@ -75,10 +75,8 @@ class SimulatedNode:
             UsageError: it is stopped, or the test is not async.
         """
         if self._node is None:
-            raise UsageError(
-                "The simulated node does not run.",
-                hint="Call start(), and use `coherer_simulated` in an async test.",
-            )
+            self._turns()
+            raise UsageError("The simulated node does not run.", hint="Call start().")
         return self._node
 
     @property
@@ -147,21 +145,30 @@ class SimulatedNode:
         if self._wanted and not self._downs:
             await self._start()
 
+    def _turns(self) -> asyncio.Lock:
+        if self._turn is None:
+            raise UsageError(
+                "The simulated node does not run: it runs while an async test function does.",
+                hint="Use `coherer_node` in plain tests, in fixtures, and in classes of unittest.",
+            )
+        return self._turn
+
     async def _start(self) -> None:
-        await self._in_turn(self._begin())
+        await self._in_turn(self._begin)
 
     async def _stop(self) -> None:
-        await self._in_turn(self._end())
+        await self._in_turn(self._end)
 
-    async def _in_turn(self, step: Coroutine[Any, Any, None]) -> None:
+    async def _in_turn(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start or stop the node when the last start or stop has ended; `kill` ends each of them.
 
         A caller that is cancelled does not wait, and the step goes on.
         """
+        turn = self._turns()
 
         async def taken() -> None:
-            async with self._turn:
-                await step
+            async with turn:
+                await step()
 
         await asyncio.shield(shared(taken(), "a start or stop of the node"))
 
@@ -231,7 +238,7 @@ class SimulatedNode:
             else:
                 await self.stop()
             finally:
-                self._urls = None
+                self._urls = self._turn = None
 
     def _next_s(self, loop: SimulatedLoop) -> float | None:
         return None if self._node is None else next_s(loop, self._node)
