@@ -178,3 +178,23 @@ def test_a_full_disk_of_the_output_is_one_line(
     done = run_in_shell(">/dev/full", "topics", "list", "--url", url, *words)
     assert done.returncode == 1
     assert done.stderr == "error: The output cannot be written: No space left on device.\n"
+
+
+def test_ctrl_c_while_the_commands_load() -> None:
+    program = """
+import sys
+from coherer.cli.entry import main
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "coherer.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+sys.argv = ["coherer", "topics", "list"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -95,3 +95,16 @@ def test_a_mistake_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert "no such topic" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("output", "why"), [(">&-", "Bad file"), (">/dev/full", "No space left")])
+def test_an_output_that_cannot_be_written(output: str, why: str) -> None:
+    script = f'exec "$@" {output} </dev/null'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *COMMAND], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 1
+    start = f"The addresses cannot be written to the standard output: {why}"
+    assert done.stderr.startswith(start), done.stderr
+    assert done.stderr.count("\n") == 1

@@ -23,8 +23,10 @@ def main() -> None:
             sys.stdout.flush()
             return
     with remembered("SIGHUP") if sys.argv[1:2] == ["serve"] else nullcontext():
-        with collector_paused():
-            # From here on, a SIGHUP is remembered.
-            from coherer.cli.main import main as run
-
+        try:
+            with collector_paused():
+                # From here on, a SIGHUP is remembered.
+                from coherer.cli.main import main as run
+        except KeyboardInterrupt:  # as the commands do, which are not loaded
+            sys.exit(130)
         run()

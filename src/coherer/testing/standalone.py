@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import os
 import signal
 import stat
@@ -20,7 +21,7 @@ from typing import Final
 import msgspec
 
 from coherer._server.node.node import Node
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UsageError
 from coherer.testing.embedded import async_embedded_node
 
 _LOOK_S: Final = 0.2
@@ -67,13 +68,29 @@ async def _run(directory: str | None, topics: Sequence[tuple[str, int]], parent:
     async with async_embedded_node(directory) as node:
         for name, partitions in topics:
             node.create_topic(name, partitions)
-        sys.stdout.write(msgspec.json.encode(_addresses(node)).decode() + "\n")
-        sys.stdout.flush()
+        _tell(_addresses(node))
         _watch_input(lambda: loop.call_soon_threadsafe(ended.set))
         while not ended.is_set() and os.getppid() == parent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await ended.wait()
+
+
+def _tell(addresses: dict[str, object]) -> None:
+    try:
+        # Not buffered: Python would try again at its end, and change the exit code.
+        os.write(_output(), msgspec.json.encode(addresses) + b"\n")
+    except OSError as error:
+        raise UsageError(
+            f"The addresses cannot be written to the standard output: {error.strerror}.",
+            hint="Start coherer-node with a pipe, and read one line.",
+        ) from error
+
+
+def _output() -> int:
+    if sys.stdout is None:  # it was closed; its number may belong to a file of the node by now
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return sys.stdout.fileno()
 
 
 def _addresses(node: Node) -> dict[str, object]:
