@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -198,3 +200,26 @@ main()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "words", [("topics", "list"), ("status",), ("status", "--watch"), ("top",)]
+)
+def test_signals_end_commands_that_wait_for_a_server(
+    words: tuple[str, ...], number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"rocketmq://127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen(
+            [sys.executable, "-m", "coherer", *words, "--url", url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            connection, _ = silent.accept()
+            with connection:
+                process.send_signal(number)
+                out, said = process.communicate()
+    assert (process.returncode, out, said) == (130, "", "")

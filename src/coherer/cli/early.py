@@ -1,4 +1,4 @@
-"""Signals that arrive before they have a handler.
+"""Signals that arrive before a command has a handler for them.
 
 The entry point imports this module first, so it imports little.
 """
@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 EARLY: Final[set[str]] = set()
@@ -31,3 +32,18 @@ def remembered(name: str) -> Generator[None]:
     finally:
         signal.signal(number, before)
         EARLY.discard(name)
+
+
+def terminated_as_interrupted() -> None:
+    """Do on SIGTERM what Ctrl-C does at that moment; a second SIGTERM ends the process at once."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    interrupt = signal.getsignal(signal.SIGINT)  # in an event loop, asyncio's, which cancels
+    if callable(interrupt):
+        interrupt(signal.SIGINT, frame)
+    else:  # `nohup` and some shells ignore Ctrl-C in what they start
+        raise KeyboardInterrupt

@@ -1,7 +1,8 @@
 """The entry point of the command `coherer`; loads the command line.
 
-Loading takes tenths of a second, and a SIGHUP in that time would end the process. So this module
-imports little, and remembers a SIGHUP for `coherer serve` from the first moment.
+Loading takes tenths of a second, and a signal in that time would end the process. So this module
+imports little. From the first moment it remembers a SIGHUP for `coherer serve`, and ends a command
+on SIGTERM as on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import nullcontext, suppress
 
 from coherer._common.loading import collector_paused
 from coherer._common.version import __version__
-from coherer.cli.early import remembered
+from coherer.cli.early import remembered, terminated_as_interrupted
 
 
 def main() -> None:
@@ -24,6 +25,7 @@ def main() -> None:
             return
     with remembered("SIGHUP") if sys.argv[1:2] == ["serve"] else nullcontext():
         try:
+            terminated_as_interrupted()
             with collector_paused():
                 # From here on, a SIGHUP is remembered.
                 from coherer.cli.main import main as run
