@@ -264,3 +264,15 @@ def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
     given = {"url": URL, "topic": "a", "user": "u", "passwordFile": str(tmp_path / "none")}
     with pytest.raises(UsageError, match=r"cannot read .*none: No such file"):
         read_options(given).access.secret()
+
+
+def test_a_password_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"geheim\xe4\n")
+    given = {"url": URL, "topic": "a", "user": "u", "passwordFile": str(file)}
+    with pytest.raises(
+        UsageError, match=r"passwordFile: .*secret, read by .* is not UTF-8"
+    ) as told:
+        read_options(given).access.secret()
+    assert told.value.__cause__ is None
+    assert told.value.__suppress_context__, "the traceback would show the password"

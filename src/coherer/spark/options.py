@@ -124,6 +124,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
                 f"Option passwordFile: {where} cannot read {self.password_file}: {error.strerror}.",
                 hint="The driver and every worker read it.",
             ) from error
+        except UnicodeDecodeError:  # not as the cause: it shows what is in the file
+            raise UsageError(
+                f"Option passwordFile: {self.password_file}, read by {where}, is not UTF-8.",
+                hint="Save the password as UTF-8 text.",
+            ) from None
 
     def tls_options(self) -> TlsOptions | None:
         """TLS for the client; None for plain connections."""
