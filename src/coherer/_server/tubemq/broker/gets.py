@@ -18,8 +18,9 @@ without a step per message, unless something is unusual: a filter, or damage in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -41,6 +42,7 @@ _log = Log(logging.getLogger(__name__))
 
 NO_MESSAGES = "The request offset reached maxOffset!"
 _NO_END = 1 << 63
+_STEP_MS: Final = 128
 _SKIPPED = frozenset((ReadStatus.NO_MATCH, ReadStatus.FOUND))
 
 
@@ -85,6 +87,62 @@ class PendingGet:
         self.deadline_ms = 0
 
 
+class HeldGets:
+    """The gets that wait for messages: one per reader.
+
+    They are found by connection, and by deadline: ten times a second all of them would be looked
+    at, and few are due.
+    """
+
+    def __init__(self) -> None:
+        self._by_reader: dict[PartitionReader, PendingGet] = {}
+        self._by_channel: dict[ReplyChannel, dict[PendingGet, None]] = {}
+        self._by_step: dict[int, dict[PendingGet, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_reader)
+
+    def __iter__(self) -> Iterator[PendingGet]:
+        return iter(self._by_reader.values())
+
+    def get(self, reader: PartitionReader) -> PendingGet | None:
+        """The get of a reader, or None."""
+        return self._by_reader.get(reader)
+
+    def add(self, get: PendingGet) -> None:
+        """Hold a get until its deadline; its reader must have no other one."""
+        self._by_reader[get.reader] = get
+        self._by_channel.setdefault(get.channel, {})[get] = None
+        self._by_step.setdefault(get.deadline_ms // _STEP_MS, {})[get] = None
+
+    def pop(self, reader: PartitionReader) -> PendingGet | None:
+        """Take the get of a reader out; None if there is none."""
+        get = self._by_reader.pop(reader, None)
+        if get is not None:
+            _drop(self._by_channel, get.channel, get)
+            _drop(self._by_step, get.deadline_ms // _STEP_MS, get)
+        return get
+
+    def due(self, now_ms: int) -> list[PendingGet]:
+        """The gets that have timed out."""
+        due = [gets for step, gets in self._by_step.items() if step <= now_ms // _STEP_MS]
+        return [get for gets in due for get in gets if now_ms >= get.deadline_ms]
+
+    def of(self, channel: ReplyChannel) -> list[PendingGet]:
+        """The gets of a connection."""
+        return list(self._by_channel.get(channel, ()))
+
+
+K = TypeVar("K")
+
+
+def _drop(table: dict[K, dict[PendingGet, None]], key: K, get: PendingGet) -> None:
+    gets = table[key]
+    del gets[get]
+    if not gets:
+        del table[key]
+
+
 class GetHandler:
     """Answers gets, and holds those that find no messages.
 
@@ -95,7 +153,7 @@ class GetHandler:
     def __init__(self, state: BrokerState, mapper: Mapper) -> None:
         self._state = state
         self._mapper = mapper
-        self._held: dict[PartitionReader, PendingGet] = {}
+        self._held = HeldGets()
         self.consumers = ConsumerHandler(
             state, on_lease_start=self._lease_started, on_lease_end=self._answer_held
         )
@@ -176,19 +234,19 @@ class GetHandler:
 
     def expire(self, now_ms: int) -> None:
         """Answer held gets that have timed out, and end expired leases."""
-        for get in [get for get in self._held.values() if now_ms >= get.deadline_ms]:
+        for get in self._held.due(now_ms):
             self._answer_held(get.reader, ResultCode.NOT_FOUND, NO_MESSAGES)
         self.consumers.expire(now_ms)
 
     def connection_closed(self, channel: ReplyChannel) -> None:
         """Drop the held gets of a closed connection. Its leases stay."""
-        for get in [get for get in self._held.values() if get.channel is channel]:
+        for get in self._held.of(channel):
             self._remove(get)
 
     def close(self) -> None:
         """Answer all held gets."""
-        for reader in list(self._held):
-            self._answer_held(reader, ResultCode.SERVICE_UNAVAILABLE, "The broker is stopping.")
+        for get in list(self._held):
+            self._answer_held(get.reader, ResultCode.SERVICE_UNAVAILABLE, "The broker is stopping.")
 
     # -- one get
 
@@ -413,7 +471,7 @@ class GetHandler:
             self._answer_empty(get)
             return
         get.deadline_ms = now_ms + min(self._state.options.hold_ms, get.request.timeout_ms // 2)
-        self._held[reader] = get
+        self._held.add(get)
 
     def _mark_ready(self, reader: PartitionReader, *, notify: bool) -> None:
         if reader.ready:
@@ -432,10 +490,10 @@ class GetHandler:
                 self._answer_empty(get)
 
     def _remove(self, get: PendingGet) -> None:
-        self._held.pop(get.reader, None)
+        self._held.pop(get.reader)
 
     def _answer_held(self, reader: PartitionReader, code: ResultCode, text: str) -> None:
-        get = self._held.pop(reader, None)
+        get = self._held.pop(reader)
         if get is not None:
             get.channel.reply(get.request, refuse_get(code, text))
 
