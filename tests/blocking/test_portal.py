@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from itertools import count
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from coherer._client.engine.sender import Sink, Window
 from coherer.blocking._portal import Portal, wait_for
+from coherer.blocking.tubemq import Producer
 from coherer.errors import ClosedError, ForkedError, UsageError
+from coherer.message import Message
 
 GUARD_S = 60
 """A test that hangs fails after this time."""
@@ -124,6 +132,79 @@ def test_two_threads_close_the_portal(portal: Portal) -> None:
         closing = [threads.submit(portal.close) for _ in range(2)]
         both.set()
         assert [one.exception(GUARD_S) for one in closing] == [None, None]
+
+
+def refuse(*_: object) -> None:
+    raise ClosedError("The client is closed.")
+
+
+class EndedProducer:
+    """A producer that was found open, and then its client was closed."""
+
+    unclosed = False
+    in_flight = 0
+
+    def __init__(self) -> None:
+        self._published = {"orders"}
+        self._window = Window(1_000, 1_000_000)
+        self._bulk = self._check_open = self.check
+        self._post = refuse
+
+    def check(self) -> None:
+        pass
+
+    def _metered(self, _: Message, sink: Sink) -> Sink:
+        return sink
+
+
+def call_paused(step: int, work: Callable[[], object], meanwhile: Callable[[], object]) -> bool:
+    """Call `work`, and `meanwhile` before the line number `step` that it runs in the portal.
+
+    Returns:
+        Whether it runs so many lines.
+    """
+    steps, paused = count(), False
+    module = Portal.call.__code__.co_filename
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal paused
+        if frame.f_code.co_filename != module:
+            return None
+        if event == "line" and next(steps) == step:
+            paused = True
+            meanwhile()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return paused
+
+
+def in_turn(threads: ThreadPoolExecutor, work: Callable[[], object]) -> None:
+    threads.submit(work).result(GUARD_S)
+
+
+def test_two_threads_that_find_the_loop_ended(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either fails the messages of both, whichever comes first."""
+    monkeypatch.setattr(Portal, "post", refuse)
+    paused, steps = True, count()
+    with ThreadPoolExecutor(1) as threads:
+        while paused:
+            outcomes: list[object] = []
+            inner: Any = EndedProducer()
+            producer = Producer(portal, inner)
+            message = Message("orders", b"1")
+            submit = partial(producer.submit, message, callback=outcomes.append)
+            other = partial(in_turn, threads, submit)
+            paused = call_paused(next(steps), submit, other)
+            assert [type(one) for one in outcomes] == [ClosedError] * (1 + paused)
+    assert next(steps) > 10
 
 
 def test_a_helper_of_the_loop_may_close_it(portal: Portal) -> None:

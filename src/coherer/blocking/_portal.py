@@ -613,7 +613,10 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         self._woken = False
         waiting = self._waiting
         while waiting:
-            message, sink, post = waiting.popleft()
+            try:
+                message, sink, post = waiting.popleft()
+            except IndexError:  # the loop has ended, and another thread took the last one
+                return
             try:
                 post(message, sink)
             except CohererError as error:
