@@ -14,7 +14,7 @@ equals a level is sent to them as that level, and any other time is refused befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -175,7 +175,10 @@ class Sender:
         self._selectors: dict[str, QueueSelector] = {}
         self.published = self._selectors.keys()
         self._connecting: dict[str, QueueSelector] = {}  # of topics that are being published
+        # The topics of both, by their full names: "orders" and "team%orders" may be one topic.
+        self._topics: dict[str, set[str]] = {}
         self._brokers: dict[tuple[str, str], MasterSender] = {}
+        self._uses: dict[MasterSender, int] = {}  # how many selectors select its queues
         self._publishing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._connections_changed = Waiters()
         self._loop: asyncio.AbstractEventLoop
@@ -220,7 +223,9 @@ class Sender:
     def forget(self) -> None:
         """Forget what was published, after `close`; `open` may be called again."""
         self._selectors.clear()
+        self._topics.clear()
         self._brokers.clear()
+        self._uses.clear()
         self._tasks.clear()
 
     async def publish(self, topic: str) -> None:
@@ -247,8 +252,10 @@ class Sender:
                     code=ResponseCode.TOPIC_NOT_EXIST,
                     hint=WRITABLE_HINT,
                 )
-            selector = QueueSelector(self._targets(route), self._faults, queues=route.writable)
+            selector = QueueSelector((), self._faults)
+            self._update(selector, route)
             self._connecting[topic] = selector
+            self._topics.setdefault(full, set()).add(topic)
             try:
                 await until_connected(
                     topic,
@@ -256,6 +263,10 @@ class Sender:
                     self._connections_changed,
                     self._loop.time() + self._timeout_s,
                 )
+            except BaseException:
+                self._release_brokers(_brokers_used(selector))
+                self._drop_name(topic)
+                raise
             finally:
                 del self._connecting[topic]
             self._selectors[topic] = selector
@@ -300,6 +311,7 @@ class Sender:
         if not selector.targets:
             if self._instance.routes.known(self.full_name(topic)) is None:
                 del self._selectors[topic]  # this client has deleted the topic: look it up again
+                self._drop_name(topic)
             raise UnavailableError(
                 "The topic has no writable queue.", topic=topic, hint=WRITABLE_HINT
             )
@@ -582,16 +594,36 @@ class Sender:
             raise encoding_error(message, error) from error
 
     def _route_changed(self, route: Route) -> None:
-        every = (*self._selectors.items(), *self._connecting.items())
-        for topic, selector in every:
-            if self.full_name(topic) == route.topic:
-                selector.update(self._targets(route), route.writable)
-                used = {id(target.broker) for _, each in every for target in each.targets}
-                for broker in self._brokers.values():
-                    broker.wanted = id(broker) in used
-                self._connections_changed.wake()  # a new broker may be connected already
+        for topic in self._topics.get(route.topic, ()):
+            selector = self._selectors.get(topic) or self._connecting[topic]
+            self._update(selector, route)
+            self._connections_changed.wake()  # a new broker may be connected already
         if self._faults is not None:
             self._faults.keep_only({name for name, _ in self._brokers})
+
+    def _update(self, selector: QueueSelector, route: Route) -> None:
+        """Give a selector the queues of a route. Brokers that no selector uses are not wanted."""
+        before = _brokers_used(selector)
+        selector.update(self._targets(route), route.writable)
+        for broker in _brokers_used(selector):
+            self._uses[broker] = self._uses.get(broker, 0) + 1
+        self._release_brokers(before)
+
+    def _release_brokers(self, brokers: Iterable[MasterSender]) -> None:
+        """A selector uses these brokers no more."""
+        for broker in brokers:
+            left = self._uses.pop(broker, 0) - 1
+            if left > 0:
+                self._uses[broker] = left
+            else:
+                broker.wanted = False
+
+    def _drop_name(self, topic: str) -> None:
+        full = self.full_name(topic)
+        topics = self._topics.get(full, set())
+        topics.discard(topic)
+        if not topics:
+            self._topics.pop(full, None)
 
     def _targets(self, route: Route) -> list[TargetQueue]:
         targets: list[TargetQueue] = []
@@ -622,6 +654,10 @@ class Sender:
         broker.wanted = True
         broker.connect()
         return broker
+
+
+def _brokers_used(selector: QueueSelector) -> set[MasterSender]:
+    return {target.broker for target in selector.targets}
 
 
 def _address(host: str) -> bytes:
