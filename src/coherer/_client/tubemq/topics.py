@@ -314,6 +314,11 @@ class TopicCatalog:
         now = asyncio.get_running_loop().time()
         when, parts = self._cached.get(topic, (now, NOTHING))
         if not parts.partitions or (now - when) * 1000 >= LOOKUP_CACHE_MS:
+            self._cached = {
+                name: kept
+                for name, kept in self._cached.items()
+                if (now - kept[0]) * 1000 < LOOKUP_CACHE_MS
+            }
             parts = await self._parts(topic)
             self._cached[topic] = now, parts
         return parts
