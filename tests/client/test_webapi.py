@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qs, urlsplit
@@ -246,3 +247,21 @@ def test_urls(url: str, endpoint: Endpoint) -> None:
 def test_no_urls(url: str) -> None:
     with pytest.raises(UsageError, match="administration"):
         Endpoint.parse(url)
+
+
+async def test_a_call_that_is_cancelled_while_it_connects(server: Server) -> None:
+    """It left an error behind that asyncio printed: "Future exception was never retrieved"."""
+    printed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: printed.append(context["message"])
+    )
+    for steps in range(12):
+        asking = asyncio.create_task(server.api().page())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+    await server.listener.close()
+    gc.collect()
+    assert printed == []

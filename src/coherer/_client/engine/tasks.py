@@ -74,10 +74,10 @@ def is_order(error: BaseException) -> bool:
     return not isinstance(error, Exception)
 
 
-def retrieve(task: asyncio.Task[Any]) -> None:
-    """Mark the error of a task that has ended as seen."""
-    if not task.cancelled():
-        task.exception()
+def retrieve(ended: asyncio.Future[Any]) -> None:
+    """Mark the error of a task or future that has ended as seen."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from coherer import _net as net
 from coherer import limits
+from coherer._client.engine.tasks import retrieve
 from coherer._common.decoding import decoder
 from coherer._common.masking import masked_url
 from coherer._wire.tubemq.codes import NOT_ACTIVE
@@ -261,6 +262,7 @@ class _Exchange:
         self._said: dict[str, str] = {}
         self._body = bytearray()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._done.add_done_callback(retrieve)  # `ask` may never be called
 
     async def ask(
         self, host: str, target: str, form: str | None, extra: Mapping[str, str]
