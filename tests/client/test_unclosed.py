@@ -20,6 +20,9 @@ from coherer.testing import EmbeddedNode
 from tests.threads import loop_threads
 from tests.waiting import wait_until
 
+# The plugin names what these tests leave open, as it should.
+pytestmark = pytest.mark.filterwarnings("ignore::coherer.testing.LeftBehindWarning")
+
 TOPIC = "unclosed"
 
 

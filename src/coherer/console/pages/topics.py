@@ -92,7 +92,7 @@ class Topics:
             part=part,
             topics=await console.facts.topics(part.rows),
             rates=rates,
-            lags=lags,
+            lags={name: lags.get(name) for name in part.rows},
             read_by={name: history.readers(name) for name in part.rows},
             search=search,
             system=system,
