@@ -627,3 +627,30 @@ def test_a_standby_that_is_started_again_is_one(tmp_path: Path) -> None:
                 node.stop()
             node.start()
             assert client.partitions("orders")
+
+
+@PROTOCOLS
+async def test_what_is_late_waits_for_the_end_of_another_request(protocol: str) -> None:
+    faults, recorder, one = NodeFaults(), Recorder(), heartbeat(protocol)
+    tap = taps_of(faults).tap(protocol, lambda _: recorder)(connected())
+    tap.received(one[:11])
+    tap.deliver(one + one)
+    assert bytes(recorder.read) == one[:11]
+    tap.received(one[11:15])
+    assert bytes(recorder.read) == one[:11], "the end of a request is passed on as a whole"
+    tap.received(one[15:] + one[:5])
+    assert bytes(recorder.read) == one * 3
+    tap.received(one[5:])
+    tap.deliver(one)
+    assert bytes(recorder.read) == one * 5
+
+
+@PROTOCOLS
+async def test_the_rest_of_a_request_is_lost_where_nothing_is_transported(protocol: str) -> None:
+    faults, recorder, one = NodeFaults(), Recorder(), heartbeat(protocol)
+    taps = taps_of(faults)
+    tap = taps.tap(protocol, lambda _: recorder)(connected())
+    tap.received(one[:11])
+    taps.sever()
+    tap.received(one[11:] + one)
+    assert bytes(recorder.read) == one[:11]

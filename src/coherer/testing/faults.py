@@ -700,6 +700,7 @@ class Tap:
         self._requests, self._answers = bytearray(), bytearray()
         self._plain = False
         self._delivered = 0  # how many of the bytes in `_requests` the receiver has already
+        self._late: list[bytes] = []  # delayed requests that wait for the end of another one
         self._send = connection.divert(self._written)
         self._inner = make(connection)
 
@@ -707,6 +708,8 @@ class Tap:
 
     def received(self, data: bytes) -> None:
         """Take one socket read."""
+        if self.severed:
+            return
         if self._plain:
             self._inner.received(data)
             return
@@ -714,7 +717,7 @@ class Tap:
         if not (
             taps.active
             or taps.silent
-            or self.severed
+            or self._late
             or taps.requests._watchers  # pyright: ignore[reportPrivateUsage]
             or len(self._requests) > self._delivered
         ):
@@ -728,8 +731,9 @@ class Tap:
             for raw, frame in self._frames():
                 if self._delivered:  # the beginning is there, so the rest has to follow
                     self._record(frame)
-                    passed.append(raw[self._delivered :])
+                    passed += [raw[self._delivered :], *self._late]
                     self._delivered = 0
+                    self._late.clear()
                 else:
                     passed += self._judge(raw, frame)
         except ProtocolError:  # replication, or a client that is wrong: the receiver decides
@@ -777,13 +781,17 @@ class Tap:
         """Hand a request to the node that was delayed."""
         if self.connection.closed or self.severed or self._faults.silent:
             return
+        self._faults.catch_up()
+        if self._delivered and not self._plain:  # the receiver has the beginning of another request
+            self._late.append(data)
+            return
         try:
             self._inner.received(data)
         except CohererError:  # as `Connection` does
             self.connection.close()
 
     def _judge(self, raw: bytes, frame: _Frame | None) -> list[bytes]:
-        if self.severed or self._faults.silent:
+        if self._faults.silent:
             return []
         self._record(frame)
         for fault in self._faults.active if frame is not None else ():
