@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import coherer
-from coherer.errors import CohererError, UnavailableError, UsageError
+from coherer import _net as net
+from coherer.errors import CohererError, ConnectError, UnavailableError, UsageError
 from coherer.testing import FaultProxy, async_embedded_node
 from coherer.testing.rewriting import find_addresses
 
@@ -107,6 +109,47 @@ async def sent(producer: coherer.Producer, message: coherer.Message) -> int:
 def test_urls_that_it_cannot_stand_before(url: str) -> None:
     with pytest.raises(UsageError):
         FaultProxy.before(url)
+
+
+@PROTOCOLS
+async def test_a_heal_that_fails_can_be_tried_again(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may have taken the port of a broker meanwhile."""
+    async with coherer.connect(proxy.url) as client, client.producer("t") as producer:
+        await producer.send(coherer.Message("t", b"1"))
+    await proxy.refuse()
+    listen, taken = net.listen, 0
+
+    async def in_use(host: str, port: int, *others: Any) -> net.Listener:
+        nonlocal taken
+        taken += 1
+        if taken == 2:
+            raise UsageError("The port of the broker is in use.")
+        return await listen(host, port, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(net, "listen", in_use)
+        with pytest.raises(UsageError, match="of the broker"):
+            await proxy.heal()
+    with pytest.raises(ConnectError):
+        await net.dial(proxy.host, proxy.port, Closing)
+    await proxy.heal()
+    async with coherer.connect(proxy.url) as client, client.producer("t") as producer:
+        await producer.send(coherer.Message("t", b"2"))
+
+
+class Closing:
+    """A receiver that wants nothing."""
+
+    def __init__(self, connection: net.Connection) -> None:
+        connection.close()
+
+    def received(self, data: bytes) -> None:
+        """Take bytes."""
+
+    def closed(self, error: Exception | None) -> None:
+        """Take the end."""
 
 
 def test_a_proxy_before_a_port_has_no_url() -> None:

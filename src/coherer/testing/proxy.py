@@ -160,14 +160,22 @@ class FaultProxy:
         return len(self._pairs)
 
     async def start(self) -> None:
-        """Open the ports for clients; `async with` does this."""
+        """Open the ports for clients; `async with` does this.
+
+        Raises:
+            UsageError: another program uses a port.
+        """
         if self._listeners:
             return
         opened(self, lambda one: bool(one._listeners))
-        await self._listen(self.host, self.port, self._accept)
-        self.port = self._listeners[0].port
-        for (host, port), broker in self._brokers.items():
-            await self._listen(host, port, partial(self._accept_for, broker))
+        try:
+            await self._listen(self.host, self.port, self._accept)
+            self.port = self._listeners[0].port
+            for (host, port), broker in tuple(self._brokers.items()):
+                await self._listen(host, port, partial(self._accept_for, broker))
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Close the ports and break all connections."""
