@@ -56,3 +56,13 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
         await task
     assert clock.sleepers == 0
     assert clock.advance(10) == clock.now_ms()
+
+
+async def test_another_thread_moves_the_clock() -> None:
+    clock = ManualClock(0)
+    asyncio.get_running_loop().set_debug(True)  # then asyncio refuses what is not thread-safe
+    sleeper = asyncio.create_task(clock.sleep(1_000))
+    await clock.wait_sleepers(1)
+    assert await asyncio.to_thread(clock.advance, 1_000) == 1_000
+    await sleeper
+    assert clock.sleepers == 0

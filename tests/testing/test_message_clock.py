@@ -158,7 +158,8 @@ async def test_clients_keep_their_leases_when_the_clock_moves(
                 node.call(tick)
 
 
-async def test_a_node_in_the_loop_has_a_clock_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_node_in_the_loop_has_a_clock_too(tmp_path: Path, *, in_thread: bool) -> None:
     clock = ManualClock()
     async with async_embedded_node(tmp_path, clock=clock, admin_port=None) as node:
         node.create_topic("timed")
@@ -168,7 +169,11 @@ async def test_a_node_in_the_loop_has_a_clock_too(tmp_path: Path) -> None:
             client.consumer("later", "timed", start="earliest") as consumer,
         ):
             await producer.send(Message("timed", b"later"), delay=timedelta(days=1))
-            clock.advance(days=1)
+            if in_thread:
+                asyncio.get_running_loop().set_debug(True)  # refuses what is not thread-safe
+                await asyncio.to_thread(clock.advance, days=1)
+            else:
+                clock.advance(days=1)
             batch = await consumer.receive()
             assert batch is not None
             batch.ack()

@@ -6,9 +6,27 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 from coherer._common import clock as machine_clock
 from coherer.errors import UsageError
+
+
+def call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> None:
+    """Call a function in the thread of a loop: at once if this is the thread."""
+    try:
+        here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        here = False
+    if here:
+        function(*args)
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(function, *args)
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 class WallClock:
@@ -88,12 +106,11 @@ class ManualClock:
         return self.set(self._now_ms + by_ms)
 
     def set(self, now_ms: int) -> int:
-        """Set the clock, forward or back; returns the new time."""
+        """Set the clock, forward or back; returns the new time. Any thread may do it."""
         self._now_ms = now_ms
         while self._sleepers and self._sleepers[0][0] <= now_ms:
             *_, sleeper = heapq.heappop(self._sleepers)
-            if not sleeper.done():
-                sleeper.set_result(None)
+            call_in(sleeper.get_loop(), _wake, sleeper)
         for moved in tuple(self._watchers):
             moved()
         return now_ms

@@ -26,7 +26,7 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
 from coherer.errors import CohererError, UsageError
-from coherer.testing.clock import ManualClock, WallClock
+from coherer.testing.clock import ManualClock, WallClock, call_in
 from coherer.testing.faults import NodeFaults, Requests, taps_of
 from coherer.testing.simulation.loop import SimulatedLoop
 
@@ -367,7 +367,7 @@ async def async_embedded_node(
                 if simulated and isinstance(loop, SimulatedLoop):
                     stack.enter_context(loop.alarm(partial(next_s, loop, node)))
                 elif clock is not None:
-                    stack.callback(clock.watch(node.rocketmq.tick))
+                    stack.callback(clock.watch(partial(call_in, loop, node.rocketmq.tick)))
                 yield node
         except BaseException as error:
             with noted_at(error):
