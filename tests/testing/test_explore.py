@@ -100,6 +100,30 @@ def test_a_handler_that_is_not() -> None:
     assert again.value.__notes__ == [note], "a seed is a run"
 
 
+def test_failures_of_pytest() -> None:
+    """What `pytest.fail` and a `pytest.raises` without its error raise is no `Exception`."""
+
+    async def failing(node: SimulatedNode) -> None:
+        try:
+            await careless(node)
+        except AssertionError:
+            pytest.fail("an order is booked once")
+
+    with pytest.raises(pytest.fail.Exception, match="booked once") as caught:
+        run_seeds(range(50), SimulatedNode, failing)
+    (note,) = caught.value.__notes__
+    assert note.startswith("Seed ")
+    assert note.count("\n- ") == 1, "one fault is enough"
+
+
+def test_a_test_that_is_skipped() -> None:
+    async def skipped(_: SimulatedNode) -> None:
+        pytest.skip("not today")
+
+    with pytest.raises(pytest.skip.Exception):
+        run_seeds(range(3), SimulatedNode, skipped)
+
+
 @explore(seeds=5)
 @pytest.mark.coherer_cluster(brokers=2, slaves=True, apart=True)
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])

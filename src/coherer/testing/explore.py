@@ -177,12 +177,14 @@ class _Exploration(Generic[Simulated]):
 
     def run(self, seed: int, schedule: Sequence[Strike]) -> _Run:
         """Run the test once."""
+        import pytest  # its plugin has called this; the kit works without it
+
         simulated = self._fresh()
         trouble = _Trouble(simulated.nodes, seed, schedule, self._limit_s)
         error: BaseException | None = None
         try:
             simulated.run(trouble.beside(self._test(simulated)), seed=seed)
-        except Exception as caught:  # noqa: BLE001 - the test's, whatever it is
+        except (Exception, pytest.fail.Exception) as caught:  # noqa: BLE001 - the test's, any
             error = caught
         repeated = simulated.received.repeated()
         return _Run(error, trouble.requests, trouble.took_s, trouble.happened, repeated)
