@@ -154,6 +154,9 @@ class Received:
     def assert_once(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Check that no group has received a message twice.
 
+        Messages of one topic with equal bodies count as one: what a producer sends again is stored
+        again. So give the messages of a test different bodies.
+
         Raises:
             AssertionError: one has; its text names them.
         """
@@ -164,7 +167,10 @@ class Received:
     def repeated(
         self, *, group: str | None = None, topic: str | None = None
     ) -> list[list[Reception]]:
-        """The messages that a group has received several times, with all their receptions."""
+        """The messages that a group has received several times, with all their receptions.
+
+        Messages are told apart as by `assert_once`.
+        """
         by_body: dict[tuple[str, str, bytes], list[Reception]] = defaultdict(list)
         for one in self.messages(group=group, topic=topic):
             by_body[one.group, one.topic, one.body].append(one)
