@@ -13,7 +13,7 @@ import coherer
 from coherer import _net as net
 from coherer.errors import CohererError, ConnectError, UnavailableError, UsageError
 from coherer.testing import FaultProxy, async_embedded_node
-from coherer.testing.rewriting import find_addresses
+from coherer.testing.rewriting import Addresses, find_addresses
 
 BODY = os.urandom(10_000)  # incompressible
 PROTOCOLS = pytest.mark.parametrize("proxy", ["tubemq", "rocketmq"], indirect=True)
@@ -155,6 +155,14 @@ class Closing:
 def test_a_proxy_before_a_port_has_no_url() -> None:
     with pytest.raises(UsageError, match=r"FaultProxy\.before"):
         _ = FaultProxy("127.0.0.1", 1).url
+
+
+async def test_a_broker_with_a_short_port_is_refused() -> None:
+    async def open_port(host: str, port: int, wanted: int) -> int:
+        raise AssertionError((host, port, wanted))
+
+    with pytest.raises(UsageError, match=r"the broker 127\.0\.0\.1:443: .* need 3 digits"):
+        await Addresses(open_port).hide(b'{0:"127.0.0.1:443"}')
 
 
 @pytest.mark.parametrize("following", [b"2\n\x08", b"8\x01", b"", b"#t:0"])

@@ -61,9 +61,15 @@ class Addresses:
     async def _stand_in(self, address: bytes) -> None:
         name, _, digits = address.rpartition(b":")
         host = name.decode()
-        lowest, end = 10 ** (len(digits) - 1), min(10 ** len(digits), 65_536)
+        lowest, end = max(10 ** (len(digits) - 1), 1024), min(10 ** len(digits), 65_536)
+        if lowest >= end:
+            raise UsageError(
+                f"The proxy cannot stand in for the broker {address.decode()}: its own port would "
+                f"need {len(digits)} digits, too.",
+                hint="Start the broker with a port above 1023.",
+            )
         for _ in range(_PORTS_TRIED):
-            wanted = 0 if len(digits) == 5 else random.randrange(max(lowest, 1024), end)  # noqa: S311
+            wanted = 0 if len(digits) == 5 else random.randrange(lowest, end)  # noqa: S311
             try:
                 port = await self._open_port(host, int(digits), wanted)
             except UsageError as error:
