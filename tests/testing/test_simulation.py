@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -106,6 +109,31 @@ def test_a_sleep_forever_is_an_error_and_may_be_cancelled() -> None:
     assert simulate(main(60.0)) == 60.0
     with pytest.raises(RuntimeError, match="Nothing will ever happen"):
         simulate(main(math.inf))
+
+
+@pytest.mark.parametrize(
+    ("what", "ask"),
+    [
+        ("Subprocesses", lambda: asyncio.create_subprocess_exec("true")),
+        ("Unix sockets", lambda: asyncio.open_unix_connection("there")),
+        (
+            "Datagrams",
+            lambda: asyncio.get_running_loop().create_datagram_endpoint(
+                asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
+            ),
+        ),
+    ],
+)
+def test_what_does_not_work_in_virtual_time(
+    what: str, ask: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    async def main() -> None:
+        with pytest.raises(NotImplementedError, match=r"Signal handlers .* Use the fixture"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+        await ask()
+
+    with pytest.raises(NotImplementedError, match=rf"{what} do not work in virtual time\."):
+        simulate(main())
 
 
 def test_tasks_that_wait_for_each_other_are_an_error() -> None:

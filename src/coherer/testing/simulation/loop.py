@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from random import Random
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from coherer._common import clock, machine
 from coherer.testing.simulation import network
@@ -87,6 +87,18 @@ def _stands_still(module: str) -> bool:
 
 _USERS_DEADLINES: Final = frozenset({"wait_assigned"})
 """Functions of those modules that wait as long as their callers want."""
+
+
+def _missing(what: str) -> Any:
+    """A method of the loop that says what does not work."""
+
+    def method(*_: object, **__: object) -> NoReturn:
+        # The error of asyncio's own loops, which libraries expect where a system lacks something.
+        raise NotImplementedError(
+            f"{what} do not work in virtual time. Use the fixture coherer_node for such a test."
+        )
+
+    return method
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -261,6 +273,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             self.call_soon(run)
         return future
+
+    subprocess_exec = subprocess_shell = _missing("Subprocesses")
+    add_signal_handler = remove_signal_handler = _missing("Signal handlers")
+    create_datagram_endpoint = _missing("Datagrams")
+    create_unix_connection = create_unix_server = _missing("Unix sockets")
+    add_reader = add_writer = remove_reader = remove_writer = _missing("Sockets and pipes")
+    sock_connect = sock_accept = sock_recv = sock_sendall = _missing("Sockets and pipes")
+    connect_read_pipe = connect_write_pipe = _missing("Sockets and pipes")
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         """Every name is an address, and `localhost` is 127.0.0.1."""
