@@ -9,19 +9,28 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 import coherer
+from coherer import TlsOptions
 from coherer._common import clock
-from coherer.errors import CohererError, ConnectError, DisconnectedError, UnavailableError
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    DisconnectedError,
+    UnavailableError,
+    UsageError,
+)
 from coherer.message import Message
 from coherer.testing import async_embedded_node, simulate
 from coherer.testing.simulation import Process, SimulatedLoop
 
 HOUR_S = 3600
+PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
@@ -134,6 +143,27 @@ def test_what_does_not_work_in_virtual_time(
 
     with pytest.raises(NotImplementedError, match=rf"{what} do not work in virtual time\."):
         simulate(main())
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_tls_does_not_work_in_virtual_time(protocol: str) -> None:
+    """It was left out without a word, so that a test of it passed."""
+
+    async def connect() -> None:
+        async with async_embedded_node(admin_port=None) as node:
+            url = node.url if protocol == "tubemq" else node.rocketmq_url
+            secure = url.replace("://", "s://")
+            async with coherer.connect(secure, tls=TlsOptions(verify=False)) as client:
+                await client.partitions("orders")
+
+    async def serve() -> None:
+        async with async_embedded_node(admin_port=None, tls=TlsOptions(certificate=PEM)):
+            pass
+
+    with pytest.raises(NotImplementedError, match="with TLS do not work in virtual time"):
+        simulate(connect())
+    with pytest.raises(UsageError, match="TLS does not work in virtual time"):
+        simulate(serve())
 
 
 def test_tasks_that_wait_for_each_other_are_an_error() -> None:

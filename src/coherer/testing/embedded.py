@@ -360,7 +360,10 @@ async def async_embedded_node(
     simulated = isinstance(loop, SimulatedLoop) and clock is None
     message_clock = WallClock() if simulated else clock
     with workspace(directory) as path:
-        node = Node(node_options(path, options), message_clock=message_clock)
+        checked = node_options(path, options)
+        if isinstance(loop, SimulatedLoop):
+            check_plain(checked)
+        node = Node(checked, message_clock=message_clock)
         await node.start()
         try:
             with ExitStack() as stack:
@@ -390,6 +393,18 @@ def next_s(loop: SimulatedLoop, node: Node) -> float | None:
     broker = node.rocketmq.broker
     due_ms = None if broker is None else broker.next_ms()
     return None if due_ms is None else loop.now_s + (due_ms - machine_clock.wall_ms()) / 1000
+
+
+def check_plain(options: NodeOptions) -> None:
+    """Check that a node in virtual time has no TLS.
+
+    Raises:
+        UsageError: it has.
+    """
+    if options.tls is not None:
+        raise UsageError(
+            "TLS does not work in virtual time.", hint="Use embedded_node, which has real sockets."
+        )
 
 
 def catch_up(clock: ManualClock | None) -> None:

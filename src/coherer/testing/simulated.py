@@ -17,7 +17,14 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer.errors import UsageError
 from coherer.testing.clock import WallClock
 from coherer.testing.cluster import LOOK_S, TOPIC_S, Shape, late, urls_of, without_topic
-from coherer.testing.embedded import next_s, node_options, noted_at, with_ports, workspace
+from coherer.testing.embedded import (
+    check_plain,
+    next_s,
+    node_options,
+    noted_at,
+    with_ports,
+    workspace,
+)
 from coherer.testing.faults import NodeFaults, Requests, taps_of
 from coherer.testing.leftovers import Leftovers
 from coherer.testing.received import Received
@@ -176,6 +183,7 @@ class SimulatedNode:
         if self._node is not None or not self._wanted:  # it may have been killed before its turn
             return
         self._process = Process("node")
+        check_plain(self._options)
         node = Node(
             self._options,
             message_clock=WallClock(),

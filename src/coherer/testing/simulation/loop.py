@@ -22,7 +22,7 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
 from random import Random
@@ -288,17 +288,25 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return [(2, 1, 6, "", (name, port))]  # IPv4, a stream, TCP
 
     async def create_server(
-        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         """Listen in memory."""
+        _check_plain(options)
         return self.network.listen(protocol_factory, (host, port or self.network.port()))
 
     async def create_connection(
-        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         """Connect to a server of this loop."""
+        _check_plain(options)
         there = ("127.0.0.1" if host == "localhost" else host, port)
         return await self.network.connect(protocol_factory, there)
+
+
+def _check_plain(options: Mapping[str, object]) -> None:
+    # A test of TLS would see neither bad certificates nor who is refused.
+    if options.get("ssl"):
+        _missing("Connections with TLS")()
 
 
 class _OwnRandom(Random):
