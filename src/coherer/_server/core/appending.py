@@ -46,8 +46,8 @@ _ALONE_BATCHES = 31
 """The number of submissions stored immediately after one that was alone in its iteration."""
 
 _WAKE_EVERY = 10
-"""In how many ticks without anything to flush the thread is woken once. To wake it in each was half
-the work of a node without clients."""
+"""While there is nothing to flush, the thread is woken only in every tenth tick: waking it in each
+took a quarter of the processor time of a node without clients."""
 
 Done = Callable[[Sequence[AppendResult] | CohererError, int], None]
 """Called with the offsets of a batch's messages, or the error if they were not stored, and with the
