@@ -110,13 +110,20 @@ async def test_broker_answers(at: At) -> None:
 async def see_messages(call: Calls, topic: str) -> None:
     shape = {**OK, "dataSet": [{"index": 0, "data": "", "attr": ""}]}
 
+    answers: list[Any] = []
+
     async def on_disk() -> Any:  # Java shows what it has written
         answer = await asyncio.to_thread(
             call.ask, "admin_snapshot_message", {"topicName": topic, "partitionId": 0}
         )
+        answers.append(answer)
         return answer["result"] and len(answer["dataSet"]) == 3
 
-    await until(on_disk, "the newest messages can be shown")
+    try:
+        await until(on_disk, "the newest messages can be shown")
+    except AssertionError as late:
+        late.add_note(f"The last of {len(answers)} answers: {answers[-1]}")
+        raise
     answer = await call("admin_snapshot_message", shape, topicName=topic, partitionId=0, msgCount=4)
     bodies = [base64.b64decode(one["data"]) for one in answer["dataSet"]]
     assert len(bodies) == 4
