@@ -169,7 +169,7 @@ class Received:
     ) -> list[list[Reception]]:
         """The messages that a group has received several times, with all their receptions.
 
-        Messages are told apart as by `assert_once`.
+        As in `assert_once`, messages of one topic with equal bodies count as one.
         """
         by_body: dict[tuple[str, str, bytes], list[Reception]] = defaultdict(list)
         for one in self.messages(group=group, topic=topic):

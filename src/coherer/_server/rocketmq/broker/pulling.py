@@ -16,12 +16,13 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from coherer import limits
 from coherer._common import machine
+from coherer._common.deadlines import Deadlines, drop
 from coherer._record.layout import (
     BLANK,
     BLANK_BYTES,
@@ -455,11 +456,8 @@ def _by_tags(text: str, codes: frozenset[int]) -> PullFilter:
     return EVERYTHING if text == ALL else PullFilter(codes)
 
 
-K = TypeVar("K")
-
 OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _FOR_EVER_MS: Final = 1 << 63
-_STEP_MS: Final = 128
 
 
 class SuspendedPull:
@@ -500,11 +498,6 @@ class SuspendedPull:
     def queue(self) -> tuple[str, int]:
         return self.header.topic, self.header.queue_id
 
-    @property
-    def step(self) -> int:
-        """Its deadline, in steps of `_STEP_MS`."""
-        return self.deadline_ms // _STEP_MS
-
     def wants(self, draft: Draft) -> bool:
         """Whether a new message passes its filter."""
         if self.wanted.test is not None:
@@ -524,8 +517,7 @@ class LongPolling:
         self._resume = resume
         self._suspended: dict[tuple[str, int], dict[SuspendedPull, None]] = {}
         self._by_channel: dict[Channel, dict[SuspendedPull, None]] = {}
-        # By deadline: all of them are looked at ten times a second, and few are due.
-        self._by_step: dict[int, dict[SuspendedPull, None]] = {}
+        self._deadlines = Deadlines[SuspendedPull]()
         self._ended: deque[SuspendedPull] = deque()  # resumed, but not answered yet
         self._count = self._bytes = 0
         self._holders: dict[int, int] = {}  # by the identity of a filter: how many pulls have it
@@ -553,7 +545,7 @@ class LongPolling:
         pull.deadline_ms = self._state.now_ms() + wait_ms
         self._suspended.setdefault(pull.queue, {})[pull] = None
         self._by_channel.setdefault(pull.channel, {})[pull] = None
-        self._by_step.setdefault(pull.step, {})[pull] = None
+        self._deadlines.add(pull, pull.deadline_ms)
         self._count += 1
 
     def _hold(self, pull: SuspendedPull) -> bool:
@@ -615,8 +607,7 @@ class LongPolling:
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls that have timed out."""
-        due = [pulls for step, pulls in self._by_step.items() if step <= now_ms // _STEP_MS]
-        self._end([one for pulls in due for one in pulls if now_ms >= one.deadline_ms])
+        self._end(self._deadlines.due(now_ms))
 
     def closed(self, channel: Channel) -> None:
         """Drop the pulls of a connection that has ended."""
@@ -654,13 +645,6 @@ class LongPolling:
     def _forget(self, one: SuspendedPull) -> None:
         self._count -= 1
         self._release(one)
-        _drop(self._suspended, one.queue, one)
-        _drop(self._by_channel, one.channel, one)
-        _drop(self._by_step, one.step, one)
-
-
-def _drop(table: dict[K, dict[SuspendedPull, None]], key: K, one: SuspendedPull) -> None:
-    pulls = table[key]
-    del pulls[one]
-    if not pulls:
-        del table[key]
+        drop(self._suspended, one.queue, one)
+        drop(self._by_channel, one.channel, one)
+        self._deadlines.remove(one, one.deadline_ms)

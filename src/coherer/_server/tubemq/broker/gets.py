@@ -20,11 +20,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from coherer import limits
+from coherer._common.deadlines import Deadlines, drop
 from coherer._common.logs import Log
 from coherer._record.offset_ranges import described, joined
 from coherer._server.tubemq.broker.consumers import ConsumerHandler
@@ -42,7 +42,6 @@ _log = Log(logging.getLogger(__name__))
 
 NO_MESSAGES = "The request offset reached maxOffset!"
 _NO_END = 1 << 63
-_STEP_MS: Final = 128
 _SKIPPED = frozenset((ReadStatus.NO_MATCH, ReadStatus.FOUND))
 
 
@@ -88,16 +87,12 @@ class PendingGet:
 
 
 class HeldGets:
-    """The gets that wait for messages: one per reader.
-
-    They are found by connection, and by deadline: ten times a second all of them would be looked
-    at, and few are due.
-    """
+    """The gets that wait for messages, one per reader."""
 
     def __init__(self) -> None:
         self._by_reader: dict[PartitionReader, PendingGet] = {}
         self._by_channel: dict[ReplyChannel, dict[PendingGet, None]] = {}
-        self._by_step: dict[int, dict[PendingGet, None]] = {}
+        self._deadlines = Deadlines[PendingGet]()
 
     def __len__(self) -> int:
         return len(self._by_reader)
@@ -113,34 +108,23 @@ class HeldGets:
         """Hold a get until its deadline; its reader must have no other one."""
         self._by_reader[get.reader] = get
         self._by_channel.setdefault(get.channel, {})[get] = None
-        self._by_step.setdefault(get.deadline_ms // _STEP_MS, {})[get] = None
+        self._deadlines.add(get, get.deadline_ms)
 
     def pop(self, reader: PartitionReader) -> PendingGet | None:
-        """Take the get of a reader out; None if there is none."""
+        """Remove the get of a reader and return it; None if there is none."""
         get = self._by_reader.pop(reader, None)
         if get is not None:
-            _drop(self._by_channel, get.channel, get)
-            _drop(self._by_step, get.deadline_ms // _STEP_MS, get)
+            drop(self._by_channel, get.channel, get)
+            self._deadlines.remove(get, get.deadline_ms)
         return get
 
     def due(self, now_ms: int) -> list[PendingGet]:
         """The gets that have timed out."""
-        due = [gets for step, gets in self._by_step.items() if step <= now_ms // _STEP_MS]
-        return [get for gets in due for get in gets if now_ms >= get.deadline_ms]
+        return self._deadlines.due(now_ms)
 
     def of(self, channel: ReplyChannel) -> list[PendingGet]:
         """The gets of a connection."""
         return list(self._by_channel.get(channel, ()))
-
-
-K = TypeVar("K")
-
-
-def _drop(table: dict[K, dict[PendingGet, None]], key: K, get: PendingGet) -> None:
-    gets = table[key]
-    del gets[get]
-    if not gets:
-        del table[key]
 
 
 class GetHandler:
