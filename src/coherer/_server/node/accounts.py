@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from coherer._common.logs import Log
-from coherer._server.http.guard import Guard
-from coherer._server.http.operators import Operators
 from coherer._server.options.node import NodeOptions
 from coherer._server.rocketmq.acl import Access
 from coherer.errors import UsageError
+
+# Loaded with accounts or with the first request of HTTP.
+if TYPE_CHECKING:
+    from coherer._server.http.guard import Guard
+    from coherer._server.http.operators import Operators
 
 _log = Log(logging.getLogger(__name__))
 
@@ -38,6 +42,8 @@ class NodeAccounts:
                     conf,
                 )
             return
+        from coherer._server.http.operators import Operators
+
         self.access = Access(
             options.accounts_home,
             now_ms(),
@@ -59,6 +65,8 @@ class NodeAccounts:
 
     def guard(self, options: NodeOptions) -> Guard:
         """Make the guard of the HTTP administration."""
+        from coherer._server.http.guard import Guard
+
         return Guard(
             options.http_token,
             None if self.access is None else self.access.passwords,

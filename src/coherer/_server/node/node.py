@@ -38,7 +38,6 @@ from coherer._server.node.closing import (
     close_store,
     nothing,
 )
-from coherer._server.node.drain import Drain
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.parts import Load
 from coherer._server.node.rocketmq import RocketMqService
@@ -58,8 +57,8 @@ from coherer.errors import ClosedError, UsageError
 
 # Loaded with the first connection of HTTP.
 if TYPE_CHECKING:
-    from coherer._server.http.guard import Guard
     from coherer._server.http.service import AdminService
+    from coherer._server.node.drain import Drain
     from coherer._server.node.metrics import Metrics
 
 __all__ = ["Node", "NodeOptions"]
@@ -120,7 +119,6 @@ class Node:
         admin_port: the port of the HTTP administration; -1 without.
         metrics_port: the separate port of the metrics; -1 without one.
         load: how busy it is.
-        drain: lets consumers finish before the node stops.
         siblings: the states of the other broker processes of `coherer serve --brokers`.
         upkeep: counts failures of the periodic steps.
         certificates: the TLS files of the ports.
@@ -146,7 +144,7 @@ class Node:
         self.rocketmq = RocketMqService(options, now_ms, self._listen_rocketmq)
         self.admin_port = self.metrics_port = -1
         self.load = Load()
-        self.drain = Drain(self)
+        self._drain: Drain | None = None
         self.siblings = SiblingStates()
         self.upkeep = Upkeep()
         self._registered = False
@@ -204,6 +202,15 @@ class Node:
         from coherer._server.node.metrics import Metrics  # as for `_administration`
 
         return Metrics(self)
+
+    @property
+    def drain(self) -> Drain:
+        """Lets consumers finish before the node stops."""
+        if self._drain is None:
+            from coherer._server.node.drain import Drain  # as for `_administration`
+
+            self._drain = Drain(self)
+        return self._drain
 
     @property
     def master(self) -> Master | None:
@@ -288,7 +295,7 @@ class Node:
         """Why the node cannot serve at present; None if it can."""
         if not self._tasks:
             return "It is starting or stopping."
-        if self.drain.active:
+        if self._drain is not None and self._drain.active:
             return "It is draining, and will stop soon."
         if self.core is not None and self.core.disk.problem is not None:
             return self.core.disk.problem
@@ -326,7 +333,8 @@ class Node:
             stack.push_async_callback(self.rocketmq.leave, unregister=unregister)
             stack.push_async_callback(self.tubemq.leave, unregister=unregister)
             stack.push_async_callback(cancel_tasks, self._tasks)
-            stack.push_async_callback(self.drain.close)
+            if self._drain is not None:
+                stack.push_async_callback(self._drain.close)
             self._store = self._config_files = self._saver = None
             self._listeners, self._tasks = [], []
             self._unlock = nothing
@@ -442,8 +450,7 @@ class Node:
             follow(options, self.master, rocketmq.name_server.routes, self.core)
         if self.core is not None and options.rocketmq_broker is not None:
             await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
-        files, guard = tubemq.files or self._saver, self._accounts.guard(options)
-        self._admin = cache(partial(self._administration, guard, files))
+        self._admin = cache(partial(self._administration, tubemq.files or self._saver))
         if options.metrics and options.metrics_port is not None:
             listener = await self._listen(options.metrics_port, self._to_metrics)
             self.metrics_port = listener.port
@@ -495,10 +502,11 @@ class Node:
             raise ClosedError("The node has not started yet.")
         return self._admin().make(connection)
 
-    def _administration(self, guard: Guard, files: DeferredSaver | None) -> AdminService:
+    def _administration(self, files: DeferredSaver | None) -> AdminService:
         # HTTP and the pages take a sixth of the time to load a node; many nodes serve none.
         from coherer._server.node.serving import administration
 
+        guard = self._accounts.guard(self.options)
         return administration(self, self.metrics, self.drain, guard, files)
 
     def _to_metrics(self, connection: net.Connection) -> net.Receiver:

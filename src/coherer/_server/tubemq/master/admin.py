@@ -31,12 +31,12 @@ from coherer._server.tubemq.admin_stats import (
     ALL,
     SERVICE,
     WEB,
-    Histogram,
     Switches,
     WebCalls,
     metrics_form,
     time_text,
 )
+from coherer._server.tubemq.histogram import Histogram
 from coherer._server.tubemq.master.admin_answers import (
     deployment_form,
     props_form,

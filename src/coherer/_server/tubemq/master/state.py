@@ -26,7 +26,7 @@ from coherer._rules.tubemq.groups import ConsumerGroup, ConsumerGroups, GroupTim
 from coherer._rules.tubemq.records import UNDEFINED, Change, valid_topic
 from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming, Producers
 from coherer._server.options.tubemq import MasterOptions
-from coherer._server.tubemq.admin_stats import Histogram
+from coherer._server.tubemq.histogram import Histogram
 from coherer._server.tubemq.master.access import Authenticator, Identity, VisitTokens
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.names import BLANK, BrokerInfo, is_own_client
