@@ -33,6 +33,8 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """The topic of prepared messages whose producer was asked too often."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+"""A topic that Java's brokers have and do not use. From a message there, replicas learn how long a
+gap in the queue offsets of their master is."""
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """The topic in which timed messages wait (5.x)."""

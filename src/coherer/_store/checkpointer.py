@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from coherer._record.layout import RECORD_BYTES_MIN
 from coherer._store.checkpoint import Checkpoint, CheckpointFile
 from coherer._store.commit_log import CommitLog
-from coherer._store.consume_queue import ConsumeQueue, PendingEntries, publish
+from coherer._store.consume_queue import GAP_ENTRY, ConsumeQueue, PendingEntries, publish
 from coherer._store.files import (
     Files,
     UnsyncedFiles,
@@ -155,9 +155,12 @@ class Checkpointer:
         entries = len(queues[0].new_entries)
         if len(queues) > 1:
             entries = max([len(queue.new_entries) for queue in queues])
+        skipped = 0
+        if self._is_replica:
+            skipped = max([queue.new_entries.count(GAP_ENTRY) for queue in queues])
         while True:
             with self._guard:
-                if reserve.claim(entries):
+                if reserve.claim(entries, skipped):
                     return
             self._extend(entries)
 

@@ -21,7 +21,9 @@ a power cut the next message must not get that offset. So offsets are *reserved*
 A replica that becomes the master lacks what its last master had not yet sent, and readers may have
 seen that, too. So a replica reserves as well, after an orderly stop and with sync flush, too. When
 its store is opened as that of a master, the gap is as long as the reserve and `LEAD_MIN`. The
-gaps that it has copied from its masters are in its checkpoint, like its own.
+gaps that it has copied from its masters are in its checkpoint, like its own. A replica sees a gap
+before the first message that follows it in the same queue. A master that starts with a gap writes
+one to `GAP_QUEUE` at once, so that the next master does not hand out offsets of that gap.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from coherer._record.system_topics import SELF_TEST_TOPIC
 from coherer._store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES, ConsumeQueue
 
+GAP_QUEUE: Final = (SELF_TEST_TOPIC, 0)
+"""The queue with a message after each gap of a master that has replicas."""
 GAPS_MAX: Final = 4
 LEAD_MIN: Final = 256
 LEAD_MAX: Final = 1_000_000
@@ -147,11 +152,17 @@ class Reserve:
         """Whether half of the reserve is used."""
         return 0 < self.limit < self.growth + self._lead // 2
 
-    def claim(self, entries: int) -> bool:
-        """Let queues grow by up to `entries`; returns False if the reserve must be extended."""
+    def claim(self, entries: int, skipped: int = 0) -> bool:
+        """Let queues grow by up to `entries`; returns False if the reserve must be extended.
+
+        Args:
+            skipped: how many of them fill a copied gap. They say nothing of the speed.
+        """
         if self.growth + entries > self.limit:
             return False
         self.growth += entries
+        saved_ms, growth = self._saved
+        self._saved = saved_ms, growth + skipped
         return True
 
     def plan(self, now_ms: int, wanted: int) -> int:

@@ -65,7 +65,7 @@ from coherer._store.files import Files
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
-from coherer._store.offset_reserve import Gap, ends_in_gap, is_gap, with_copied
+from coherer._store.offset_reserve import GAP_QUEUE, Gap, ends_in_gap, is_gap, with_copied
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
 from coherer.errors import UsageError
@@ -337,7 +337,7 @@ class Replayer:
             return ""
         lost = (self.lost_bytes + self.torn_bytes) // RECORD_BYTES_MIN
         is_torn = self.lost_bytes < RECORD_BYTES_MIN  # only power cuts have damaged the log
-        if expected == 0 and gap > 0:
+        if expected == 0 and gap > 0 and not (self._tells_gap(queue)):
             known = gap <= lost or is_gap(queue, gap - lost, offset, self.gaps)
             if self._rebuild or not is_torn or not known:
                 queue.start_at(queue_offset)
@@ -365,6 +365,10 @@ class Replayer:
             queue.start_at(queue_offset)
             return ""
         return f"queue offset {queue_offset}, where {expected} is next"
+
+    def _tells_gap(self, queue: ConsumeQueue) -> bool:
+        """Whether what is missing before the first message of a queue is a gap of the master."""
+        return self._replica and (queue.topic, queue.queue_id) == GAP_QUEUE
 
     def take_touched(self) -> list[ConsumeQueue]:
         """Return the queues that got new entries since the last call; they are not visible yet."""

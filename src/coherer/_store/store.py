@@ -59,7 +59,7 @@ from coherer._store.model import (
     RecoveryReport,
     StoreOptions,
 )
-from coherer._store.offset_reserve import next_offset
+from coherer._store.offset_reserve import GAP_QUEUE, ends_in_gap, next_offset
 from coherer._store.recovery import recover, verify
 from coherer._store.replica import Replica
 from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
@@ -310,6 +310,16 @@ class Store:
             return  # it is being created: nobody has read anything there
         if offset - begin <= sum([gap.entries for gap in gaps]):
             self._reached.append(self._queue_to_write(topic, queue_id))
+
+    @property
+    def has_untold_gap(self) -> bool:
+        """Whether replicas cannot know a gap in the queue offsets yet.
+
+        They learn it from a message in `GAP_QUEUE`.
+        """
+        gaps, queue = self._checkpointer.gaps, self._queues.get(GAP_QUEUE)
+        with translate_os_errors("read the consume queues"):
+            return bool(gaps) and (queue is None or ends_in_gap(queue, gaps))
 
     def know_topics(self, existed: Callable[[str], bool]) -> None:
         """Tell the topics that existed at open; the queues of new topics begin at offset 0.

@@ -14,9 +14,11 @@ from coherer import _net as net
 from coherer._record.properties import encode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
+from coherer._server.core.core import Core
 from coherer._server.node.metrics import Metrics
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.ha.slave import MetadataSync
+from coherer._store.offset_reserve import LEAD_MIN
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UsageError
 from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
@@ -308,6 +310,47 @@ async def test_a_slave_restarted_as_a_master(harness: Harness) -> None:
         return store.queue_range("RMQ_SYS_TRANS_HALF_TOPIC", 0)[1] > 1
 
     await until(asked)
+
+
+async def test_a_second_promotion_knows_the_gap_of_the_first(harness: Harness) -> None:
+    """No message follows the first one, and a reader is in its gap."""
+    await harness.start()
+    client = await harness.dial(harness.master)
+    assert await send(client, b"before") == 0
+    slave = await harness.slave()
+    await until(lambda: _ends(slave) == _ends(harness.master))
+    await metadata(slave).run_once()
+    await slave.stop()
+    await harness.master.stop()
+    role: dict[str, Any] = {
+        "roles": frozenset({"broker"}),
+        "role": "SLAVE",
+        "rocketmq_broker_id": 1,
+    }
+    for _ in range(2):  # its gap is longer than that of the next heir
+        await (await harness.node("slave", namesrv_port=0, ha_port=0)).stop()
+        await (await harness.node("slave", namesrv="127.0.0.1:9", **role)).stop()
+    first = harness.master = await harness.node("slave", namesrv_port=0, ha_port=0)
+    reader = await harness.dial(first)
+    await reader.ask(Code.PULL_MESSAGE, pull_fields(topic="t", queueId=0, queueOffset=2))
+    _, seen = _core(first).store.queue_range("t", 0)
+    second = await harness.node("second", namesrv=f"127.0.0.1:{first.namesrv_port}", **role)
+    await until(lambda: _ends(second) == _ends(first))
+    await metadata(second).run_once()
+    await second.stop()
+    await first.stop()
+    second = await harness.node("second", namesrv_port=0)
+    assert await send(await harness.dial(second), b"after") == 0
+    assert _core(second).store.queue_range("t", 0)[1] > seen > LEAD_MIN
+
+
+def _core(node: Node) -> Core:
+    assert node.core is not None
+    return node.core
+
+
+def _ends(node: Node) -> int:
+    return _core(node).store.end_offset
 
 
 async def test_replication_in_secret(harness: Harness) -> None:

@@ -45,6 +45,7 @@ class Origin(enum.Enum):
     TIMERS = "the delivery of timed messages"
     TRANSACTIONS = "the service of transactions"
     PULLS = "the service of pulls"
+    REPLICATION = "replication"
 
 
 CLIENTS: Final = frozenset((Origin.ROCKETMQ_CLIENT, Origin.TUBEMQ_CLIENT))
@@ -57,13 +58,14 @@ _OWN: Final[Mapping[Origin, frozenset[str]]] = {
     Origin.TIMERS: frozenset((TIMER_TOPIC,)),
     Origin.TRANSACTIONS: frozenset((HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)),
     Origin.PULLS: frozenset((OFFSET_MOVED_TOPIC,)),
+    Origin.REPLICATION: frozenset((SELF_TEST_TOPIC,)),
 }
 """The system topics into which each origin may write records of its own."""
 
 WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
 """The topics in which messages wait before they reach their destination."""
 
-RESERVED_TOPICS: Final = WAITING_TOPICS.union(*_OWN.values(), (SELF_TEST_TOPIC, HISTORY_TOPIC))
+RESERVED_TOPICS: Final = WAITING_TOPICS.union(*_OWN.values(), (HISTORY_TOPIC,))
 """Topics to which no client can send. Java's `TopicValidator` has the same, except the topics that
 Java does not have: the timer's, and TubeMQ's history of offsets. Its broker of 4.9.3 refuses only
 the schedule topic, and later ones all of them.

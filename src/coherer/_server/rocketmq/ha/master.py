@@ -7,6 +7,9 @@ See docs/protocol/rocketmq.md, section 6.12.
 * A slave that is silent for 20 s is disconnected. After 5 s without a piece it gets a heartbeat.
 * A slave whose log is longer than the master's has a different history: it is disconnected.
 * What cannot be read is left out (`coherer._store.holes`).
+
+A master whose queue offsets have a gap (`coherer._store.offset_reserve`) tells its slaves with a
+message in a system topic. One of them may be the next master, before any other message follows.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._net import Connection
+from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.frames import HEAD, HELLO, PIECE_BYTES_MAX, Reports
 from coherer._server.rocketmq.ha.signing import WELCOME
 from coherer._store import AppendResult, Draft, DraftBatch
+from coherer._store.offset_reserve import GAP_QUEUE
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer.errors import DisconnectedError, StoreError
+from coherer.errors import CohererError, DisconnectedError, StoreError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -33,6 +38,7 @@ HEARTBEAT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 BEHIND_BYTES_MAX: Final = 256 * 1024 * 1024
 """A slave that lags further behind does not count (`haSlaveFallbehindMax`)."""
+_GAP_BODY: Final = b"The offsets before this message were skipped."
 _BYTES_AT_ONCE: Final = 1024 * 1024
 """The number of bytes sent to one slave before other work can run."""
 
@@ -51,7 +57,18 @@ class HaMaster:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by offset
         self._numbers = itertools.count()
         self._too_late = 0  # how many of them have timed out
+        self._has_told_gap = False
         core.on_arrival(self._arrived)
+
+    def tell_gap(self) -> None:
+        """Store the message from which slaves learn a gap in the queue offsets, if there is one."""
+        self._has_told_gap = True
+        if self.core.store.has_untold_gap:
+            message = Draft(*GAP_QUEUE, _GAP_BODY, b"")
+            self.core.appender.submit([], self._gap_told, origin=Origin.REPLICATION, own=[message])
+
+    def _gap_told(self, result: Sequence[AppendResult] | CohererError, _: int) -> None:
+        self._has_told_gap = not isinstance(result, CohererError)  # or the next tick tries again
 
     def make(self, connection: Connection) -> Slave:
         """Serve a slave's connection."""
@@ -68,6 +85,8 @@ class HaMaster:
         now_ms = self.core.lease_ms()
         for slave in list(self.slaves):
             slave.tick(now_ms)
+        if not self._has_told_gap:
+            self.tell_gap()
 
     def available(self, end_offset: int) -> bool:
         """Whether a slave is connected that will soon have the log up to an offset."""

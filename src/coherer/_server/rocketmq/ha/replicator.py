@@ -64,7 +64,9 @@ class Replicator:
             broker.state.replicated_to = self.master.safe
 
     def start(self) -> None:
-        """Start to follow the master, as a slave."""
+        """Start to follow the master, as a slave; tell slaves what they must know, as a master."""
+        if self.master is not None:
+            self.master.tell_gap()
         if self.slave is not None and self.metadata is not None:
             self.slave.start()
             self.metadata.start()
