@@ -112,6 +112,11 @@ def replicas_forget_gaps(patch: Patch) -> None:
     patch.setattr("coherer._store.recovery.with_copied", lambda gaps, *_: tuple(gaps))
 
 
+def masters_keep_gaps_to_themselves(patch: Patch) -> None:
+    """A slave learns a gap of its master with the next message only."""
+    patch.setattr("coherer._server.rocketmq.ha.master.HaMaster.tell_gap", lambda _: None)
+
+
 def forgets_names_of_a_killed_process(patch: Patch) -> None:
     """Names that a killed process made are never synced."""
 
@@ -270,6 +275,7 @@ MUTANTS: Final = {
         damaged_times_count,
         rebuilds_stop_at_damage,
         replicas_forget_gaps,
+        masters_keep_gaps_to_themselves,
         slaves_cut_at_damage,
         syncs_no_queues,
         positions_run_ahead,
