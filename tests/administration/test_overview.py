@@ -149,6 +149,22 @@ async def test_a_consumer_that_does_not_answer_is_named(
         assert "no, for " in done.stdout
 
 
+async def test_of_many_silent_consumers_some_are_not_asked(
+    node: EmbeddedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "ANSWER_S", 0.05)
+    monkeypatch.setattr(members, "ASKING_S", 0.01)
+    monkeypatch.setattr(members, "AT_ONCE", 1)
+    async with (
+        dumb_member(node, "frozen1", "orders") as first,
+        dumb_member(node, "frozen2", "orders") as second,
+        opened(node.rocketmq_url) as cluster,
+    ):
+        groups = await cluster.admin.groups.list("frozen1", "frozen2")
+        found = await members.check(cluster, [one for group in groups for one in group.members])
+        assert [(one.client.id, one.answers) for one in found] == [(first, False), (second, None)]
+
+
 async def test_a_consumer_that_answers_without_its_state_is_there(node: EmbeddedNode) -> None:
     """Go's clients do, once a rate of theirs is not a number."""
     remark = "json marshal error: json: unsupported value: NaN"

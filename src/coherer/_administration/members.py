@@ -27,6 +27,9 @@ AT_ONCE: Final = 16
 ASKED_MAX: Final = 100
 """The maximum number of members that are asked for one view."""
 
+ASKING_S: Final = 2 * ANSWER_S
+"""The time after which no further member is asked. Many silent ones would delay the view."""
+
 LATE_MS: Final = 75_000
 """A RocketMQ member without a heartbeat for longer is silent; clients send one every 30 s."""
 
@@ -59,16 +62,19 @@ async def check(
 
     Args:
         cluster: the cluster.
-        members: the members of one or several groups; only the first `ASKED_MAX` are asked.
+        members: the members of one or several groups; only the first `ASKED_MAX` are asked, and
+            only for `ASKING_S`. Whether the others answer is unknown.
         node: TubeMQ: the status of the node, if it is one of Coherer's.
     """
     if not isinstance(cluster, RocketCluster):
         return _seen_by(node, members)
     turns = asyncio.Semaphore(AT_ONCE)
+    now_s = asyncio.get_running_loop().time
+    end_s = now_s() + ASKING_S
 
     async def ask(one: Member) -> MemberHealth:
         async with turns:
-            return await _asked(cluster, one)
+            return await _asked(cluster, one) if now_s() < end_s else MemberHealth(one, None)
 
     asked = await asyncio.gather(*map(ask, members[:ASKED_MAX]))
     return [*asked, *(MemberHealth(one, None) for one in members[ASKED_MAX:])]

@@ -157,6 +157,18 @@ def test_a_requeued_message_may_go_to_another_consumer(connect: Connect) -> None
             assert received[2].delivery_info["redelivered"]
 
 
+def test_a_requeued_message_keeps_its_key(
+    connect: Connect, coherer_rocketmq_url: str, prefix: str
+) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("keys")) as queue:
+        queue.put("task", correlation_id="task-1")
+        queue.get(timeout=20).requeue()
+        queue.get(timeout=20).ack()
+    with blocking.rocketmq.connect(coherer_rocketmq_url) as client:
+        found = client.admin().messages.find(f"{prefix}keys", "task-1")
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize("then", ["requeue", "close"])
 def test_a_message_that_cannot_be_requeued_is_not_settled(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, then: str

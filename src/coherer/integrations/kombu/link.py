@@ -197,7 +197,8 @@ class Link:
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a message at the end of its queue, for any consumer of it."""
-        if delivery.received is None or not self._is_member(delivery):
+        received = delivery.received
+        if received is None or not self._is_member(delivery):
             self.give_back(delivery)
             return
         content = payload.decode(delivery.body)
@@ -205,7 +206,8 @@ class Link:
         subscription = self._subscriptions[delivery.queue]
         step = names.priority_step(delivery.priority, subscription.spec.steps)
         topic = names.priority_topic(subscription.spec.topic, step)
-        message = Message(topic, payload.encode(content), tag=names.QUEUE_TAG)
+        body = payload.encode(content)
+        message = Message(topic, body, tag=names.QUEUE_TAG, keys=received.keys)
         self.publish(message, content)
         self.ack(delivery)
 
