@@ -42,6 +42,7 @@ WRITTEN_OTHERWISE = {
     "plain_acl.yml": "accounts",
     "tools.yml": "accounts of tools",
     "powerCuts.json": "what power cuts have torn; written at the start, after the log is synced",
+    "repairs.json": "queues that are rebuilt from the log; written before they are cut",
     "history.json": "where backups ended; written by a restore, after the log is synced",
     "removals": "a random token",
     "checkpoint": "what it covers is synced before it is written",

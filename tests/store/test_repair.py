@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from coherer._store import DamagedRange, Store
+from coherer._store import DamagedRange, OsFiles, Store
+from coherer._store.verify import verify_store
+from coherer.errors import StoreError
+from tests.copies import copy_tree
 
 COUNT = 300
 SEGMENT = 16_384
@@ -126,6 +131,140 @@ def test_queues_are_rebuilt_after_a_crash(harness: Any, damage: Callable[[Path],
     again = harness.open(image, queue_segment_bytes=400)
     assert contents(harness, again) == expected
     assert len(again.recovery.repaired) == 1
+
+
+class Ending(OsFiles):
+    """After some changes all others fail: for the directory, that is the end of the process."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if create and not path.exists():
+            self._count()
+        return super().open(path, create=create)
+
+    def resize(self, handle: int, size: int) -> None:
+        self._count()
+        super().resize(handle, size)
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        self._count()
+        super().write(handle, data, offset)
+
+    def make_directory(self, path: Path) -> None:
+        if not path.exists():
+            self._count()
+        super().make_directory(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._count()
+        super().replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._count()
+        super().link(source, target)
+
+    def remove(self, path: Path) -> None:
+        if path.exists():
+            self._count()
+        super().remove(path)
+
+    def remove_tree(self, path: Path) -> None:
+        if path.exists():
+            self._count()
+        super().remove_tree(path)
+
+
+def lose_all_queues(directory: Path) -> None:
+    shutil.rmtree(directory / "consumequeue")
+
+
+def lose_oldest_keys(directory: Path) -> None:
+    index_files(directory)[0].unlink()
+
+
+def cut_oldest_keys(directory: Path) -> None:
+    cut(index_files(directory)[0])
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_clean"),
+    [
+        (flip_first, True),
+        (lose_queue, True),
+        (lose_all_queues, True),
+        (lose_oldest_keys, True),
+        (lose_middle, False),
+        (lose_all_queues, False),
+        (cut_oldest_keys, False),
+    ],
+)
+def test_a_start_that_ends_in_a_repair_leaves_it_to_the_next(
+    harness: Any, tmp_path: Path, damage: Callable[[Path], None], *, is_clean: bool
+) -> None:
+    """Also if the messages are older than what every start verifies."""
+    how: dict[str, Any] = {"verify_bytes": 0, "index_slots": 64, "index_entries": 150}
+    store = harness.open(**how)
+    fill(harness, store)
+    store.delete_topic("u")
+    fill(harness, store, 30, begin=COUNT)
+    store.delete_topic("u")
+    store.append([harness.draft(number, "later") for number in range(9)])
+    store.flush_queues()
+    keys = [f"k{number}" for number in range(0, COUNT + 30, 2)]
+    expected = contents(harness, store)
+    image = harness.crash()
+    if is_clean:
+        store.close()
+        image = harness.directory
+    damage(image)
+    is_over = False
+    for changes in itertools.count(step=3):
+        directory = tmp_path / str(changes)
+        copy_tree(image, directory)
+        files = Ending(changes)
+        try:
+            first = harness.open(directory, files=files, **how)
+        except StoreError:
+            pass
+        else:
+            is_over = files.left >= 0
+            files.left = 1_000
+            first.close()
+        again = harness.open(directory, **how)
+        found_here = contents(harness, again)
+        if damage is lose_all_queues:  # nothing says any more that a topic was deleted
+            found_here = {name: found_here.get(name) for name in expected}
+        assert found_here == expected, changes
+        assert [len(again.by_key("t", key)) for key in keys] == [1] * len(keys), changes
+        again.close()
+        assert not [one for one in verify_store(directory).problems if one.part == "queue"]
+        assert not (directory / "config" / "repairs.json").exists()
+        shutil.rmtree(directory)
+        if is_over:
+            break
+    assert changes > 20
+
+
+def test_an_unfinished_repair_is_reported(harness: Any) -> None:
+    store = harness.open(verify_bytes=0)
+    fill(harness, store)
+    store.append([harness.draft(number, "later") for number in range(9)])
+    store.close()
+    lose_queue(harness.directory)
+    files = Ending(20)
+    with pytest.raises(StoreError):
+        harness.open(files=files, verify_bytes=0)
+    [problem] = [one for one in verify_store(harness.directory).problems if one.part == "queue"]
+    assert (problem.where, problem.messages) == ("t/0, from entry 0", 50)
+    assert problem.what == "a start has not finished its repair"
 
 
 def test_a_trimmed_queue_is_rebuilt(harness: Any) -> None:

@@ -203,7 +203,7 @@ class ConfigFiles:
         """
         path = self._path(name)
         with self._guard, translate_os_errors(f"remove {name}"):
-            for one in (path, self._backup(path)):
+            for one in (self._backup(path), path):  # without the file its `.bak` would count
                 self._files.remove(one)
             self._files.sync_directory(self._directory)
 

@@ -52,6 +52,7 @@ class KeyIndex:
         self._entries = entries
         self._pending_max = pending_max
         self._index_files: list[IndexFile] = []
+        self._unusable: list[Path] = []
         self._pending = IndexKeys([], [], [])
         self._guard = threading.RLock()
         self._has_new_names = True  # perhaps, of a process that was killed
@@ -72,7 +73,7 @@ class KeyIndex:
                 notes.append(f"index file {name} is not used: its size or header is wrong")
                 if file.number <= newest:
                     expected.add(file.number)
-                    self._files.remove(file.path)
+                    self._unusable.append(file.path)
                 continue
             self._index_files.append(file)  # before it is opened: `close` closes it
             if clean or self._keep(file, checkpoint):
@@ -124,6 +125,8 @@ class KeyIndex:
                 file.close()
                 self._files.remove(file.path)
             self._index_files.clear()
+            for path in self._unusable:
+                self._files.remove(path)
             for one in known:
                 self._files.remove(self._directory / str(one.name))
 

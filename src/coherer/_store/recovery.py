@@ -14,7 +14,7 @@ that everything before an offset X is on the disk. So:
    that is followed by valid records stays, is reported, and is skipped by every reader. In the
    queues blanks replace the damaged messages, so that later messages keep their offsets.
 4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), are
-   rebuilt from the log; so is the key index.
+   rebuilt from the log; so is the key index. `repairs` remembers that until it is done.
 5. A queue's `min` is its first entry whose record is still in the log.
 
 X is Coherer's offset in the checkpoint. If Java has used the directory, it is missing; then X is
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, starmap
 from operator import itemgetter
@@ -66,6 +66,7 @@ from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import GAP_QUEUE, Gap, ends_in_gap, is_gap, with_copied
+from coherer._store.repairs import Damaged, Repairs, damaged_by
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
 from coherer.errors import UsageError
@@ -444,6 +445,8 @@ def recover(
     rebuild: bool,
     lost_power: bool,
     cuts: Sequence[PowerCut],
+    repairs: Repairs,
+    begin: Callable[[], None],
 ) -> Recovered:
     """Load queues and index and make them agree with the log. See the module.
 
@@ -452,11 +455,16 @@ def recover(
         rebuild: whether all queues are missing.
         lost_power: whether a power cut can have torn what was not synced.
         cuts: what earlier power cuts have torn.
+        repairs: remembers what is rebuilt, if this process ends before that is done.
+        begin: called before anything is changed.
     """
     notes: list[str] = []
     gaps, synced_to = checkpoint.gaps, checkpoint.offset
     is_copy = options.replica or checkpoint.replica  # what is replayed comes from its master
     if rebuild:
+        repairs.begin({}, everything=True)
+        files.remove_tree(directory / "consumequeue")  # a part of what was to be rebuilt
+        begin()
         checkpoint = Checkpoint(offset=0)
         notes.append("the consume queues are missing: all are rebuilt")
     if index is not None:
@@ -467,7 +475,15 @@ def recover(
     comparison = inventories.Comparison(known)
     queues.load(None if known is None else known.file_bytes, comparison.check)
     known_index = () if known is None else known.index
-    reindex = index is not None and (index.is_lost or not index.matches(known_index))
+    unfinished = repairs.unfinished
+    reindex = index is not None and (
+        index.is_lost or unfinished.index or not index.matches(known_index)
+    )
+    damaged: Damaged = {}
+    if not rebuild:
+        damaged = damaged_by(unfinished, queues, comparison.damaged_queues(queues))
+        repairs.begin(damaged, index=reindex)
+        begin()
     if reindex and index is not None:
         index.reset(known_index)
     replayer = Replayer(
@@ -481,8 +497,9 @@ def recover(
         torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
     )
     copied_again = options.replica and lost_power
-    recovery = Recovery(log, queues.queues, checkpoint, clean=clean, copied_again=copied_again)
-    damaged = {} if rebuild else comparison.damaged_queues(queues)
+    recovery = Recovery(
+        log, queues.queues, checkpoint, repairs, clean=clean, copied_again=copied_again
+    )
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
     if not clean:
         log.rewrite_from(report.replayed_from if synced_to is None else synced_to)
@@ -506,16 +523,18 @@ class Recovery:
         log: CommitLog,
         queues: Queues,
         checkpoint: Checkpoint,
+        repairs: Repairs,
         *,
         clean: bool,
         copied_again: bool = False,
     ) -> None:
+        self._repairs = repairs
         self._copied_again = copied_again
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
         self._clean = clean
-        self._damaged: dict[ConsumeQueue, tuple[int, str]] = {}
+        self._damaged: Damaged = {}
         self._found: list[DamagedRange] = []
         self._repaired: list[str] = []
 
@@ -649,6 +668,7 @@ class Recovery:
         damaged, self._damaged = self._damaged, {}
         if not damaged and not reindex:
             return
+        self._repairs.begin(damaged)
         replayer.publish()
         start = self._log.begin if reindex else replay_from
         for queue, (first, _) in damaged.items():

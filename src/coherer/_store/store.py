@@ -61,6 +61,7 @@ from coherer._store.model import (
 )
 from coherer._store.offset_reserve import GAP_QUEUE, ends_in_gap, next_offset
 from coherer._store.recovery import recover, verify
+from coherer._store.repairs import Repairs
 from coherer._store.replica import Replica
 from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
 from coherer._store.topic_retention import TopicRetention
@@ -150,6 +151,7 @@ class Store:
                 options.pending_keys_max,
             )
         self._config = ConfigFiles(files, directory / "config")
+        self._repairs = Repairs(self._config)
         self._encoder = Encoder(log.segment_bytes, self._queue_to_write)
         self._checkpointer = Checkpointer(
             files,
@@ -226,14 +228,10 @@ class Store:
     def _recover(self) -> None:
         files, directory = self._files, self.directory
         clean = not files.exists(directory / "abort")
-        rebuild = not files.exists(directory / "consumequeue") and self._log.segments != []
-        for name in ("commitlog", "consumequeue", "index", "config"):
-            files.make_directory(directory / name)
-        files.close(files.open(directory / "abort", create=True))
-        files.sync_directory(directory)
-        ensure_history(files, directory)
-        with suppress(OSError):  # on a full disk; removals of topics report it
-            note_removal(files, directory)
+        files.make_directory(directory / "config")
+        rebuild = self._repairs.load().everything or (
+            not files.exists(directory / "consumequeue") and self._log.segments != []
+        )
         lost_power = not clean and self._lost_power()
         known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
         found = recover(
@@ -249,6 +247,8 @@ class Store:
             rebuild=rebuild,
             lost_power=lost_power,
             cuts=known,
+            repairs=self._repairs,
+            begin=self._mark_open,
         )
         self._inventory, self._last_ms = found.inventory, found.last_ms
         self._trimmed_to = self._log.begin
@@ -275,6 +275,16 @@ class Store:
                 found.notes.append(str(error))
         notes = [*found.notes, *self._queue_files.notes]
         self.recovery = replace(found.report.with_notes(notes), cuts=cuts)
+
+    def _mark_open(self) -> None:
+        files, directory = self._files, self.directory
+        for name in ("commitlog", "consumequeue", "index", "config"):
+            files.make_directory(directory / name)
+        files.close(files.open(directory / "abort", create=True))
+        files.sync_directory(directory)
+        ensure_history(files, directory)
+        with suppress(OSError):  # on a full disk; removals of topics report it
+            note_removal(files, directory)
 
     def _lost_power(self) -> bool:
         """Whether the machine may have lost power since the store was used."""
@@ -508,6 +518,7 @@ class Store:
             self._config.save(power_cuts.FILE, unsaved)
             self._unsaved_cuts = None
         self._checkpointer.flush()
+        self._repairs.end()
 
     def tick(self) -> None:
         """Run the flushes that are due. For the thread beside the writer.

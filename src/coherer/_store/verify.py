@@ -7,6 +7,7 @@ of the last close.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,13 +17,15 @@ from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
 from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
 from coherer._store.commit_log import CommitLog
+from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirectory
 from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps, is_covered
+from coherer._store.repairs import Damaged, Repairs, Unfinished, damaged_by
 from coherer._store.scanner import Scanner
-from coherer.errors import UsageError
+from coherer.errors import DamagedStoreError, UsageError
 
 _ALL_BYTES = 1 << 62
 
@@ -109,7 +112,10 @@ class _Verification:
         )
         known = inventory.load(files, directory / inventory.FILE, self._checkpoint)
         self._known = known if self._closed else None
-        self._damaged: dict[ConsumeQueue, tuple[int, str]] = {}
+        self._damaged: Damaged = {}
+        self._unfinished = Unfinished()
+        with suppress(DamagedStoreError):  # the files of `config/` are verified by themselves
+            self._unfinished = Repairs(ConfigFiles(files, directory / "config")).load()
         self._ends: dict[ConsumeQueue, int] = {}
         self._problems: list[Problem] = []
 
@@ -117,7 +123,8 @@ class _Verification:
         known, queues = self._known, self._queues
         comparison = inventory.Comparison(known, _ALL_BYTES)
         queues.load(None if known is None else known.file_bytes, comparison.check)
-        self._damaged = comparison.damaged_queues(queues)
+        unfinished = self._unfinished
+        self._damaged = damaged_by(unfinished, queues, comparison.damaged_queues(queues))
         end, records = self._scan()
         for queue in queues.queues.values():
             seen = self._ends.get(queue, queue.max)
@@ -128,11 +135,17 @@ class _Verification:
                 part="queue",
                 where=f"{queue.topic}/{queue.queue_id}, from entry {first}",
                 what=reason,
-                messages=max(queue.max, self._ends.get(queue, 0)) - first,
+                messages=max(queue.max - first, self._ends.get(queue, 0) - first, 0),
             )
             for queue, (first, reason) in self._damaged.items()
         ]
-        if known is not None:
+        if unfinished.everything:
+            what = "a start has not finished to rebuild all queues"
+            self._problems.append(Problem(part="queue", where="consumequeue", what=what))
+        if unfinished.index:
+            what = "a start has not finished to rebuild it"
+            self._problems.append(Problem(part="index", where="index", what=what))
+        elif known is not None:
             self._index.load(self._checkpoint, clean=True)
             if not self._index.matches(known.index):
                 what = "it has changed since the store was closed"
