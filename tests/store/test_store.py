@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -362,6 +364,57 @@ def test_a_failed_sync_stops_the_store(harness: Any) -> None:
     with pytest.raises(StoreError):
         store.close()
     assert not harness.open().recovery.clean
+
+
+def test_an_error_of_close_leaves_no_directory_locked(harness: Any) -> None:
+    """A network file system may report here that a write has failed."""
+
+    class Failing(OsFiles):
+        broken = False
+
+        def close(self, handle: int) -> None:
+            super().close(handle)
+            if self.broken:
+                raise OSError(122, "Disk quota exceeded")
+
+    files = Failing()
+    store = harness.open(files=files)
+    store.append([harness.draft(0, key="k")])
+    store.flush_queues()
+    files.broken = True
+    with pytest.raises(StoreError):
+        store.close()
+    assert harness.labels(harness.open()) == {0: "t/0/0"}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_a_read_that_fails_names_its_queue(harness: Any, number: int) -> None:
+    class Failing(OsFiles):
+        broken = False
+
+        def read(self, handle: int, size: int, offset: int) -> bytes:
+            if self.broken:
+                raise OSError(number, os.strerror(number))
+            return super().read(handle, size, offset)
+
+    files = Failing()
+    store = harness.open(files=files)
+    store.append([harness.draft(0, key="k")])
+    store.flush_queues()
+    files.broken = True
+    for read in (
+        lambda: store.read("t", 0, 0, max_bytes=100, max_count=1),
+        lambda: store.read_slices("t", 0, 0, max_bytes=100, max_count=1),
+        lambda: store.entries("t", 0, 0, 1),
+        lambda: store.place_of("t", 0, 0),
+        lambda: store.first_behind("t", 0, 0),
+        lambda: store.after_blanks("t", 0, 0),
+        lambda: store.offset_at_time("t", 0, 0),
+    ):
+        with pytest.raises(StoreError, match="ould not read queue 0 of topic t"):
+            read()
+    with pytest.raises(StoreError, match="search for a key in topic t"):
+        store.by_key("t", "k")
 
 
 def test_flushing_concurrently_with_appends(harness: Any) -> None:

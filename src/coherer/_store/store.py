@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -85,6 +85,10 @@ _PAUSE_FACTOR: Final = 20
 
 def _always(_: str) -> bool:
     return True
+
+
+def _reading(topic: str, queue_id: int) -> AbstractContextManager[None]:
+    return translate_os_errors(f"read queue {queue_id} of topic {topic}")
 
 
 class UnsavedTopicError(StoreError):
@@ -593,12 +597,14 @@ class Store:
 
         Raises:
             ClosedError: the store is closed. Slices of earlier reads stay valid.
+            StoreError: the disk failed, or too many files are open.
         """
         self._check_open()
         if self._checkpointer.gaps:
             self.reach(topic, queue_id, offset)
         queue = self._queues.get((topic, queue_id))
-        return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
+        with _reading(topic, queue_id):
+            return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
     def read_slices(
         self, topic: str, queue_id: int, offset: int, *, max_bytes: int, max_count: int
@@ -614,26 +620,30 @@ class Store:
 
         Raises:
             ClosedError: the store is closed. Slices of earlier reads stay valid.
+            StoreError: see `read`.
         """
         self._check_open()
         queue = self._queues.get((topic, queue_id))
-        return reading.read_slices(self._log, queue, offset, max_bytes, max_count)
+        with _reading(topic, queue_id):
+            return reading.read_slices(self._log, queue, offset, max_bytes, max_count)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
         """Return up to `count` entries of a queue from an offset on; fewer at the end of a file.
 
         Raises:
             ClosedError: the store is closed.
+            StoreError: see `read`.
         """
         self._check_open()
-        return reading.entries(self._queues.get((topic, queue_id)), offset, count)
+        with _reading(topic, queue_id):
+            return reading.entries(self._queues.get((topic, queue_id)), offset, count)
 
     def after_blanks(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the first offset from one on where a queue has a message; its next one if none."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or offset >= queue.max:
             return offset
-        with translate_os_errors("read the consume queues"):
+        with _reading(topic, queue_id):
             return queue.after_blanks(max(offset, queue.min))
 
     def first_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
@@ -641,15 +651,18 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
-        return queue.first_where(lambda _, place, __: place >= physical_offset)
+        with _reading(topic, queue_id):
+            return queue.first_where(lambda _, place, __: place >= physical_offset)
 
     def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the log offset of a message; None if the queue has none at this offset."""
-        return reading.place_of(self._queues.get((topic, queue_id)), offset)
+        with _reading(topic, queue_id):
+            return reading.place_of(self._queues.get((topic, queue_id)), offset)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Return the record at an offset of the log; None if no valid record begins there."""
-        return self._log.record_at(physical_offset)
+        with translate_os_errors("read the log"):
+            return self._log.record_at(physical_offset)
 
     def offset_at_time(self, topic: str, queue_id: int, ms: int, *, nearest: bool = False) -> int:
         """Find the first message of a queue that was stored at `ms` or later.
@@ -658,7 +671,10 @@ class Store:
         message with the nearest store time, the earlier of two equally near ones, 0 if none.
         """
         queue = self._queues.get((topic, queue_id))
-        return reading.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
+        if queue is None:
+            return 0
+        with _reading(topic, queue_id):
+            return reading.offset_at_time(self._log, queue, ms, nearest=nearest)
 
     def by_key(
         self,
@@ -687,16 +703,17 @@ class Store:
         A search may have to pass over millions of other keys.
         """
         if self._index is None:
-            return iter(())
-        return reading.search_key(
-            self._log,
-            self._index,
-            topic,
-            key,
-            max_count=max_count,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-        )
+            return
+        with translate_os_errors(f"search for a key in topic {topic}"):
+            yield from reading.search_key(
+                self._log,
+                self._index,
+                topic,
+                key,
+                max_count=max_count,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+            )
 
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
         """Return bytes of the log, up to the end of their file.
@@ -879,14 +896,16 @@ class Store:
                     self._files.remove(self.directory / "abort")
                     self._files.sync_directory(self.directory)
         finally:
-            self._close_files()
-            self._files.unlock(self.directory / "lock", self._lock_handle)
+            with ExitStack() as stack:  # the directory is unlocked in any case
+                stack.callback(self._files.unlock, self.directory / "lock", self._lock_handle)
+                self._close_files()
 
     def _close_files(self) -> None:
-        self._queue_files.close()
-        self._log.close()
-        if self._index is not None:
-            self._index.close()
+        with translate_os_errors("close the files of the store"), ExitStack() as stack:
+            if self._index is not None:
+                stack.callback(self._index.close)
+            stack.callback(self._log.close)
+            stack.callback(self._queue_files.close)
 
     def _drop_last_gaps(self) -> None:
         """Remove gaps without a message after them; the checkpoint still knows them."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +13,14 @@ from coherer import limits
 from coherer._server.core.core import Core
 from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._store import Store
+from coherer._store import OsFiles, Store, StoreOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.session import Failure
 from coherer.testing import ManualClock
-from tests.server.broker_harness import BrokerClient, bodies, close, serve
+from tests.server.broker_harness import OPTIONS, BrokerClient, bodies, close, serve
 
 
 async def test_reading_committing_and_dropping(client: BrokerClient) -> None:
@@ -195,3 +198,45 @@ async def test_the_masters_methods_are_not_served_here(client: BrokerClient) -> 
     assert isinstance(answer, Failure)
     assert not answer.fatal
     assert answer.text == "No service 1 found on the server"
+
+
+class Unreadable(OsFiles):
+    """The log cannot be mapped for a while, for example because too many files are open."""
+
+    number = 0
+
+    def map(self, handle: int, size: int) -> mmap.mmap:
+        if self.number:
+            raise OSError(self.number, "no")
+        return super().map(handle, size)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.EIO, "Could not read queue 0 of topic demo: no."),
+        (errno.EMFILE, "Too many open files: could not read queue 0 of topic demo."),
+    ],
+)
+async def test_a_read_that_fails_ends_no_connection(
+    tmp_path: Path, clock: ManualClock, number: int, text: str
+) -> None:
+    """Sends and other gets on the connection go on, and the text says what has failed."""
+    files, options = Unreadable(), StoreOptions(segment_bytes=1 << 24, index_enabled=False)
+    with Store.open(tmp_path, options, now_ms=clock.now_ms, files=files) as store:
+        broker = Broker(OPTIONS, Core(store, clock.now_ms))
+        serve(broker)
+        client = BrokerClient(broker)
+        client.register()
+        held = client.post_get()
+        files.number = number
+        assert (await client.send(data=b"0")).success
+        for answer in (client.got(held), client.get()):
+            assert answer is not None
+            assert (answer.success, answer.errCode) == (False, 500)
+            assert text in answer.errMsg
+        assert broker.gets.held_count == 0
+        assert (await client.send(data=b"1")).success
+        files.number = 0
+        assert bodies(client.get()) == [b"0", b"1"]
+        await close(broker)

@@ -37,6 +37,7 @@ from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import encode_get_response, encode_records
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.session import Request
+from coherer.errors import StoreError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -265,7 +266,26 @@ class GetHandler:
         return reader.throttle.pause_ms(rules, backlog_bytes, now_ms, wall_ms=self._state.wall_ms())
 
     def _serve(self, get: PendingGet) -> bool:
-        """Answer a get with messages; without messages, return False and send no answer."""
+        """Answer a get; without messages, return False and send no answer."""
+        try:
+            return self._serve_messages(get)
+        except StoreError as error:  # what else the client has on this connection goes on
+            reader, peer = get.reader, get.channel.connection.peer_host
+            _log.error(
+                "A get of group %s from %s failed: %s",
+                reader.group,
+                peer,
+                error,
+                about=(reader.topic, reader.partition, type(error)),
+                topic=reader.topic,
+                group=reader.group,
+                peer=peer,
+            )
+            text = f"The broker could not read the messages: {error}"
+            get.channel.reply(get.request, refuse_get(ResultCode.INTERNAL_SERVER_ERROR, text))
+            return True
+
+    def _serve_messages(self, get: PendingGet) -> bool:
         reader, position = get.reader, get.reader.position
         store, unit = self._state.store, self._state.options.transfer_bytes
         if self._state.flow.data_limits:
