@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -402,7 +403,7 @@ def test_a_read_that_fails_names_its_queue(harness: Any, number: int) -> None:
     store.append([harness.draft(0, key="k")])
     store.flush_queues()
     files.broken = True
-    for read in (
+    reads: list[Callable[[], object]] = [
         lambda: store.read("t", 0, 0, max_bytes=100, max_count=1),
         lambda: store.read_slices("t", 0, 0, max_bytes=100, max_count=1),
         lambda: store.entries("t", 0, 0, 1),
@@ -410,7 +411,8 @@ def test_a_read_that_fails_names_its_queue(harness: Any, number: int) -> None:
         lambda: store.first_behind("t", 0, 0),
         lambda: store.after_blanks("t", 0, 0),
         lambda: store.offset_at_time("t", 0, 0),
-    ):
+    ]
+    for read in reads:
         with pytest.raises(StoreError, match="ould not read queue 0 of topic t"):
             read()
     with pytest.raises(StoreError, match="search for a key in topic t"):

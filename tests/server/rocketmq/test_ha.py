@@ -421,6 +421,48 @@ async def test_a_record_in_two_halves_waits_for_the_second(
     await side.close()
 
 
+async def test_a_slave_says_that_a_java_master_has_deleted_what_it_waits_for(
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's master keeps the connection, and sends heartbeats."""
+    end = await harness.side.send("a")
+    data, log, asked = bytes(harness.side.store.read_raw(0, end)), [0, end], asyncio.Event()
+    peers: asyncio.Queue[Peer] = asyncio.Queue()
+
+    def accept(connection: net.Connection) -> Peer:
+        peer = Peer(connection)
+        peers.put_nowait(peer)
+        return peer
+
+    async def log_of_master() -> tuple[int, int]:
+        asked.set()
+        return log[0], log[1]
+
+    listener = await net.listen("127.0.0.1", 0, accept)
+    side = Side(tmp_path / "waiting", harness.clock)
+    slave = HaSlave(side.core, log_of_master=log_of_master, retry_s=0.01, ask_s=0.01)
+    slave.found(f"127.0.0.1:{listener.port}")
+    slave.start()
+    peer = await peers.get()
+    assert REPORT.unpack(await peer.hears(8)) == (1,)  # an empty slave asks for all of the log
+    peer.connection.write(HEAD.pack(1, end - 1) + data[1:] + HEAD.pack(end, 0))
+    assert REPORT.unpack(await peer.hears(8)) == (end,)
+    for _ in range(3):  # a master that has nothing new is not left
+        asked.clear()
+        async with asyncio.timeout(10):
+            await asked.wait()
+    assert not peer.lost.is_set()
+    log[:] = end + 65_536, end + 70_000
+    async with asyncio.timeout(10):
+        await peer.lost.wait()
+    assert side.bodies() == ["a"]
+    await until(lambda: f"begins at {log[0]}, and this slave waits for what is at" in caplog.text)
+    assert "Give the slave a new directory." in caplog.text
+    await slave.close()
+    await listener.close()
+    await side.close()
+
+
 async def test_a_slave_reports_though_nothing_happens_and_leaves_a_silent_master(
     harness: Harness,
 ) -> None:

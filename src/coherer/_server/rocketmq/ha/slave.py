@@ -3,8 +3,9 @@
 See docs/protocol/rocketmq.md, section 6.12.
 
 * The slave asks its master where the log begins. Then it asks for the log from its own end on, and
-  an empty slave for all of it. (Java's slaves begin with the last file.) If the master has deleted
-  what a slave lacks, the slave copies nothing, and its log says so.
+  an empty slave for all of it. (Java's slaves begin with the last file.) If the master has
+  deleted what a slave lacks, the slave copies nothing, and its log says so. A slave that gets
+  nothing asks again every ten seconds: Java's masters do not say that they have deleted it.
 * First it asks for the last bytes before its end, and compares them with its own. Their ends differ
   if the master has lost messages that the slave had copied (a power cut with async flush), and has
   stored others since. Then the slave copies nothing, and logs an error. If the newest messages are
@@ -65,6 +66,8 @@ _log = Log(logging.getLogger(__name__))
 REPORT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 RETRY_S: Final = 5.0
+PERIOD_S: Final = 10.0
+TIMEOUT_MS: Final = 3_000
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 _MAGIC: Final = re.compile(re.escape(MAGIC.to_bytes(4, "big")))
 _HOLE: Final = HOLE_TOPIC.encode()
@@ -80,6 +83,7 @@ class HaSlave:
         account: name and secret with which it signs; None for none.
         tls: how the connection is encrypted; None for a plain one, the only kind of Java's masters.
         retry_s: how long to wait before reconnecting.
+        ask_s: how often a slave that gets nothing asks where the master's log begins.
         log_of_master: asks the master where its log begins and ends.
 
     Attributes:
@@ -95,6 +99,7 @@ class HaSlave:
         account: tuple[str, str] | None = None,
         tls: net.TlsOptions | None = None,
         retry_s: float = RETRY_S,
+        ask_s: float = PERIOD_S,
         log_of_master: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
         self.core = core
@@ -103,9 +108,13 @@ class HaSlave:
         self._tls = tls
         self.address = ""
         self.link: MasterLink | None = None
-        self._retry_s = retry_s
+        self._retry_s, self._ask_s = retry_s, ask_s
+        self._waits: tuple[MasterLink, int] | None = None  # the connection, and what it waited for
         self._known = asyncio.Event()
-        self.upkeep = Upkeep(Step("copying the master's log", self._follow_once, pause=self._pause))
+        self.upkeep = Upkeep(
+            Step("copying the master's log", self._follow_once, pause=self._pause),
+            Step("looking for deleted messages", self._look, pause=self._pause_looking),
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -181,6 +190,26 @@ class HaSlave:
     async def _pause(self) -> None:
         await asyncio.sleep(self._retry_s)
 
+    async def _look(self) -> None:
+        """Leave a master that has deleted what comes next; Java's sends nothing from then on."""
+        link, before = self.link, self._waits
+        self._waits = None if link is None else (link, link.position)
+        if link is None or before != self._waits:
+            return  # what it still gets may lead to where the master's log begins
+        with suppress(CohererError):  # `MetadataSync` reports that the master does not answer
+            begin, _ = await self._log_of_master()
+            if (link, link.position) == before and link.position < begin:
+                link.trouble = (
+                    f"The master's log begins at {begin}, and this slave waits for what is at "
+                    f"{link.position}: the master has deleted it."
+                )
+                if self.core.store.written_offset:  # an empty one begins anew
+                    link.trouble += " Give the slave a new directory."
+                link.connection.close()
+
+    async def _pause_looking(self) -> None:
+        await asyncio.sleep(self._ask_s)
+
 
 class MasterLink:
     """One connection to a master.
@@ -223,6 +252,13 @@ class MasterLink:
         else:  # the first report follows the master's answer, or comes without one from `tick`
             self._written_ms = self.read_ms - REPORT_MS + ANSWER_MS
             connection.write(REPORT.pack(HELLO))
+
+    @property
+    def position(self) -> int:
+        """The log offset of the next byte from the master."""
+        if self._compared < self._compare_to:
+            return self._compared
+        return max(self._begin + len(self._waiting), self._first)
 
     def received(self, data: bytes) -> None:
         """Take a socket read.
@@ -374,10 +410,6 @@ def _agree_in_the_end(store: Store, begin: int, own: bytes, theirs: bytes) -> bo
         if at == end == store.written_offset:
             return True
     return False
-
-
-PERIOD_S: Final = 10.0
-TIMEOUT_MS: Final = 3_000
 
 
 class MetadataSync:
