@@ -27,7 +27,7 @@ from coherer._common.logs import Log
 from coherer._record.layout import Buffer, Record, decode
 from coherer._store import Draft, Store
 from coherer._store.consume_queue import is_valid_queue
-from coherer.errors import CohererError, UsageError
+from coherer.errors import CohererError, DamagedStoreError, StoreError, UsageError
 
 T = TypeVar("T")
 
@@ -141,10 +141,16 @@ class ForeignRecords:
         return self.parse(topic, record, parse)
 
     def parse(self, topic: str, record: Record, parse: Callable[[Record], T | None]) -> T | None:
-        """Parse a record; None if it is bad."""
+        """Parse a record; None if it is bad.
+
+        Raises:
+            StoreError: the parser could not read another record. That says nothing about this one.
+        """
         try:
             found = parse(record)
         except _INVALID as error:
+            if isinstance(error, StoreError) and not isinstance(error, DamagedStoreError):
+                raise
             self.pass_over(topic, record.physical_offset, str(error) or type(error).__name__)
             return None
         if found is None:
