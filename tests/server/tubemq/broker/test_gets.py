@@ -236,6 +236,22 @@ async def test_a_read_that_fails_ends_no_connection(
             assert (answer.success, answer.errCode) == (False, 500)
             assert text in answer.errMsg
         assert broker.gets.held_count == 0
+        serial = client.post(
+            methods.PARTITION_REGISTER,
+            pb.RegisterRequestC2B(
+                clientId="c2",
+                groupName="h",
+                topicName="demo",
+                partitionId=0,
+                opType=31,
+                readStatus=0,
+                sinceTime=1,
+            ),
+        )
+        failure = client.connection.answers[serial]
+        assert isinstance(failure, Failure)
+        assert text in failure.text
+        assert client.register(clientId="c3", groupName="h").success, "it is still free"
         assert (await client.send(data=b"1")).success
         files.number = 0
         assert bodies(client.get()) == [b"0", b"1"]

@@ -41,7 +41,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.session import JAVA_EXCEPTION, Request
-from coherer.errors import CohererError, ProtocolError
+from coherer.errors import CohererError, ProtocolError, StoreError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -146,6 +146,8 @@ class BrokerConnection:
             except ProtocolError as error:
                 frame = channel.session.fatal(request, JAVA_EXCEPTION, error.text)
                 channel.connection.write(frame)
+            except StoreError as error:  # such as a failed read; the other requests go on
+                self._fail(request, error)
         if drafts:
             replies = SendReplies(self._broker.state, channel.connection, serials, drafts)
             self._broker.core.appender.submit(drafts, replies, origin=Origin.TUBEMQ_CLIENT)
@@ -182,6 +184,17 @@ class BrokerConnection:
                 self._resuming = asyncio.create_task(self._answer_postponed())
             return
         self._broker.gets.get(self._channel, request)
+
+    def _fail(self, request: Request, error: StoreError) -> None:
+        connection = self._channel.connection
+        _log.error(
+            "Method %d from %s failed: %s",
+            request.method,
+            connection.peer_host,
+            error,
+            about=(request.method, type(error)),
+        )
+        connection.write(self._channel.session.error(request, JAVA_EXCEPTION, str(error)))
 
     def _unknown(self, request: Request) -> None:
         text = f"No service {request.service} found on the server"

@@ -268,6 +268,9 @@ class ConsumerHandler:
         low, high = state.store.queue_range(topic, partition)
         start = _STARTS.get(request.readStatus, Start.LATEST)
         end = high if exact is not None else self._end(request, low, high)
+        since = low  # read before the partition is taken: that may fail
+        if request.HasField("sinceTime"):
+            since = state.store.offset_at_time(topic, partition, request.sinceTime)
         offset = reader.position.begin(start, exact, low, end)
         state.leases.take(reader, now_ms)
         reader.consumer.leases += 1
@@ -282,7 +285,6 @@ class ConsumerHandler:
             offsetStep=1,  # offsets count messages
         )
         if request.HasField("sinceTime"):
-            since = state.store.offset_at_time(topic, partition, request.sinceTime)
             answer.sinceOffset = min(max(since, low), high)
         return answer
 
