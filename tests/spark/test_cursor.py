@@ -204,6 +204,7 @@ def test_enough_rows_need_no_waiting_and_available_now_never_waits() -> None:
     assert brokers.cursor.next_end(start, None) != start
     last = {"t": {"1:0": 90, "1:1": 25}}
     assert brokers.cursor.next_end(last, None) == last
+    assert brokers.cursor.next_end(last, wait=False) == {"t": {"1:0": 100, "1:1": 25}}
     brokers.cursor.fix_target()
     assert brokers.cursor.next_end(last, None) == {"t": {"1:0": 100, "1:1": 25}}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.cloudpickle import dumps
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
@@ -153,6 +153,17 @@ def test_a_stream_polls_before_it_reports_no_new_messages(
     end = stream().latestOffset({"t": {"1:0": 5}}, ReadAllAvailable())
     assert end == {"t": {"1:0": 9}}
     assert len(looks) == 4
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": "400"}])
+def test_what_there_is_ends_no_wait_for_more(limits: dict[str, str]) -> None:
+    """The trigger once asks for it: each run is a new process, whose wait would begin again."""
+    reader = stream(minOffsetsPerTrigger="300", **limits)
+    start, end = {"t": {"1:0": 0, "1:1": 5}}, {"t": {"1:0": 100, "1:1": 25}}
+    usual = reader.getDefaultReadLimit()
+    assert usual == (ReadMaxRows(400) if limits else ReadMinRows(300))
+    assert reader.latestOffset(start, usual) == start
+    assert reader.latestOffset(start, ReadAllAvailable()) == end
 
 
 def planned(

@@ -100,6 +100,29 @@ def test_available_now_reads_in_bounded_batches(
     assert [lag(one).total for one in progress] == [600, 200, 0]
 
 
+def test_the_trigger_once_does_not_wait_for_more(
+    spark: SparkSession,
+    endpoint: Endpoint,
+    client: Client | RocketClient,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    send(client, topic, range(100))
+    for limits in ({}, {"maxOffsetsPerTrigger": 2000}):
+        home = tmp_path / f"{len(limits)}"
+        rows = stream(spark, endpoint, topic, minOffsetsPerTrigger=1000, **limits)
+        query = (
+            rows.selectExpr("cast(value as string) number")
+            .writeStream.format("parquet")
+            .option("path", str(home / "table"))
+            .option("checkpointLocation", str(home / "checkpoint"))
+            .trigger(once=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        assert landed(spark, home) == once(range(100))
+
+
 def test_a_stream_continues_from_its_checkpoint(
     spark: SparkSession,
     endpoint: Endpoint,

@@ -217,9 +217,20 @@ class Cursor:
         return self._target is not None
 
     def next_end(
-        self, start: Offsets, max_rows: int | None = None, max_bytes: int | None = None
+        self,
+        start: Offsets,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        *,
+        wait: bool = True,
     ) -> Offsets:
         """The end of the micro-batch that starts at `start`; `start` itself if there is nothing.
+
+        Args:
+            start: the offsets after the last micro-batch.
+            max_rows: the most rows of the micro-batch; None for no limit.
+            max_bytes: the most bytes of its values; None for no limit.
+            wait: whether to wait for `minOffsetsPerTrigger`.
 
         Raises:
             UsageError: `start` comes from a checkpoint of another topic or cluster.
@@ -234,7 +245,7 @@ class Cursor:
             topic: {key: self._end_of(topic, key, at, bounds) for key, at in partitions.items()}
             for topic, partitions in begin.items()
         }
-        if self._wait_for_more(begin, end):
+        if wait and self._wait_for_more(begin, end):
             return canonical(start)
         if max_rows is not None:
             end = self._of_rows(begin, end, max_rows)

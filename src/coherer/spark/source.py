@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -334,12 +335,18 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         self._cursor_or_new().fix_target()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxOffsetsPerTrigger`, or `maxBytesPerTrigger`; `latestOffset` keeps both."""
+        """One of the options that limit a micro-batch; `latestOffset` keeps all of them.
+
+        It is `ReadAllAvailable` only without such an option, so that `latestOffset` can tell what
+        Spark asks for in place of it (trigger once).
+        """
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
         if options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger:
+            return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
@@ -350,13 +357,14 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
         size = None if everything else self._options.max_bytes_per_trigger
-        end = cursor.next_end(at, rows, size)
+        wait = not everything
+        end = cursor.next_end(at, rows, size, wait=wait)
         self._commit_progress(cursor.present(at))
         for pause_ms in () if cursor.has_target else POLL_MS:
             if end != at:
                 break
             time.sleep(pause_ms / 1000)
-            end = cursor.next_end(at, rows, size)
+            end = cursor.next_end(at, rows, size, wait=wait)
         if start == self._initial:
             return with_start(end, start)
         return start if end == at else end
