@@ -8,6 +8,7 @@ import pytest
 
 from coherer.errors import UsageError
 from coherer.spark.columns import DEFAULT
+from coherer.spark.files import file_options
 from coherer.spark.options import (
     ACCESS_TABLE,
     READ_TABLE,
@@ -207,6 +208,15 @@ def test_reading_options_are_unknown_to_writing() -> None:
     for name, value in only_reading.items():
         with pytest.raises(UsageError, match=f"{name} is for reading"):
             write_options({"url": URL, "topic": "a", name: value})
+
+
+@pytest.mark.parametrize("name", ["checkpointLocation", "queryName", "outputMode"])
+def test_options_of_a_query_are_refused_where_it_reads(name: str) -> None:
+    """A stream whose checkpoint is named here would start over with each run."""
+    with pytest.raises(UsageError, match=f"Option {name} has no effect on a read"):
+        read_options({"url": URL, "topic": "a", name: "/checkpoint"})
+    with pytest.raises(UsageError, match=f"Option {name} has no effect on a read"):
+        file_options({"path": "file:/store", "topic": "a", name: "/checkpoint"}, "rocketmq")
 
 
 def test_tls_files_need_an_encrypted_url() -> None:

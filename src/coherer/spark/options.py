@@ -58,6 +58,9 @@ ERROR: Final = "error"
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "name"})
 """Options that Spark itself adds."""
 
+_OF_QUERIES: Final = ("checkpointLocation", "queryName", "outputMode")
+"""Options of a query, which have no effect where it reads."""
+
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The access to the cluster; the same for reading and writing.
@@ -568,6 +571,12 @@ def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOp
         UsageError: an option is unknown, malformed, missing, or contradicts another.
     """
     given = _with_path(options)
+    for name in _OF_QUERIES:
+        if name.lower() in given:
+            raise UsageError(
+                f"Option {name} has no effect on a read.",
+                hint="Give it to writeStream, or remove it.",
+            )
     read = _parsed(ReadOptions, given, READ_TABLE, protocol)
     named = [read.topics, read.topics_pattern, read.assigned]
     if sum(bool(one) for one in named) != 1:
