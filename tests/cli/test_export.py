@@ -78,7 +78,8 @@ def test_a_dry_run_asks_the_brokers(coherer_node: EmbeddedNode, coherer_topic: s
         ([TOPIC, "--dead-letters", "g"], "Give either a topic or --dead-letters"),
         (["--dead-letters", "g", "--url", "tubemq://h:1"], "TubeMQ has no dead letters"),
         ([TOPIC, "--store", "STORE"], "--to is missing"),
-        ([TOPIC, "--store", "STORE", "--to", "STORE"], "exists"),
+        ([TOPIC, "--store", "STORE", "--to", "STORE"], "Name a new directory"),
+        ([TOPIC, "--store", "STORE", "--to", ""], "--to is missing"),
         ([TOPIC, "--store", "STORE", "--from", "noon"], "neither an offset nor a time"),
         ([TOPIC, "--store", "STORE", "--columns", "body"], "no column 'body'"),
         ([TOPIC, "--store", "/no/such/store"], "no store in /no/such/store"),
@@ -129,6 +130,49 @@ def test_a_second_run_is_refused_where_the_folders_are_new(
     assert export(*words).exit_code == 0
     assert [one.exit_code for one in during] == [1]
     assert "Another export is writing to" in during[0].stderr
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize("wildcard", [False, True])
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_the_files_of_a_node_are_not_replaced(
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    wildcard: bool,
+    above: int,
+) -> None:
+    """Spark would delete them before it reads them."""
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr(jobs, "copy", lambda *_, **__: pytest.fail("it would delete the store"))
+    copy = Path(copy_tree(store, tmp_path / "nodes" / "deep" / "node"))
+    words = [TOPIC, "--store", copy.parent / "n*" if wildcard else copy, "--overwrite"]
+    refused = export(*words, "--to", f"{scheme}{[copy, *copy.parents][above]}")
+    assert refused.exit_code == 2
+    assert f"would delete the files of a node in {copy}" in refused.stderr
+    assert "--overwrite" not in refused.stderr
+
+
+def test_the_root_is_not_replaced(
+    coherer_node: EmbeddedNode, coherer_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "copy", lambda *_, **__: pytest.fail("it would delete all"))
+    refused = export(coherer_topic, "--url", coherer_node.url, "--to", "/")
+    assert refused.exit_code == 2
+    assert "cannot be replaced" in refused.stderr
+
+
+def test_other_nodes_and_backups_are_not_replaced_either(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    copy = copy_tree(store, tmp_path / "node")
+    backup = tmp_path / "backup"
+    made = CliRunner().invoke(app, ["backup", str(backup), "--directory", str(store)])
+    assert made.exit_code == 0, made.stderr
+    for to in (copy, backup):
+        refused = export(TOPIC, "--store", store, "--to", to, "--overwrite")
+        assert refused.exit_code == 2
+        assert "would delete the files of a node" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["_SUCCESS", "_spark_metadata", "2026.parquet", "day=1"])

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from coherer._store import OsFiles
+from coherer._store.backup_files import is_backup
+from coherer._store.snapshot import is_store
 from coherer.cli import jobs
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.errors import StoreError, UnavailableError, UsageError
@@ -52,7 +54,9 @@ def export(
             "properties."
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the directory.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete what is in the directory, then write.")
+    ] = False,
 ) -> None:
     """Write the messages of a topic to Parquet files, with Spark.
 
@@ -66,10 +70,12 @@ def export(
     if given.dry_run:
         jobs.print_preview(parts, as_json=given.as_json)
         return
-    if to is None:
+    if not to:
         raise UsageError("Option --to is missing.", hint="Name a directory for the files.")
     elsewhere = given.spark_remote is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     here = _path_here(to, elsewhere=elsewhere)
+    if here is not None:
+        _check_replaced(here, to, source)
     with nullcontext() if here is None else _alone(here, elsewhere=elsewhere):
         unfinished = here is not None and _is_unfinished(_names_here(here))
         if here is not None and here.exists() and not (overwrite or unfinished):
@@ -112,14 +118,47 @@ def _path_here(to: str, *, elsewhere: bool) -> Path | None:
     return None if local is None or elsewhere else Path(local[1])
 
 
+def _check_replaced(here: Path, to: str, source: jobs.Source) -> None:
+    """Check that an export deletes no files of a node: Spark empties a directory that it replaces.
+
+    Raises:
+        UsageError: the directory is that of a node or a backup, or holds one.
+    """
+    # Spark is an extra.
+    from coherer.spark.files import directories, file_options
+
+    target = here.resolve()
+    if not target.is_dir():
+        return
+    found = [one for one in (target, *target.iterdir()) if _is_of_node(one)]
+    if source.stores:
+        read = directories(file_options(source.options(), source.format).paths)
+        found += [one for one in read if target in (one.resolve(), *one.resolve().parents)]
+    if found:
+        raise UsageError(
+            f"{to} exists, and an export to it would delete the files of a node in {found[0]}.",
+            hint="Name a new directory.",
+        )
+
+
+def _is_of_node(directory: Path) -> bool:
+    try:
+        return is_store(directory) or is_backup(directory)
+    except OSError:  # nor can Spark delete what is in there
+        return False
+
+
 @contextmanager
 def _alone(target: Path, *, elsewhere: bool) -> Generator[None]:
     """Keep another export on this machine from taking a directory for that of a dead run.
 
     Raises:
         UnavailableError: another export writes the directory.
+        UsageError: it is the root of a file system.
     """
     target = target.absolute()
+    if not target.name:
+        raise UsageError(f"{target} cannot be replaced.", hint="Name a new directory.")
     if not elsewhere:
         with suppress(OSError):  # Spark says what is wrong with it
             target.parent.mkdir(parents=True, exist_ok=True)

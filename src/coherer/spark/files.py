@@ -213,7 +213,7 @@ def open_stores(options: FileOptions) -> Stores:
         StoreError: a store cannot be read.
     """
     found: dict[str, StoreSnapshot] = {}
-    for directory in _directories(options.paths):
+    for directory in directories(options.paths):
         snapshot = StoreSnapshot(directory)
         name = options.broker_name or snapshot.broker_name()
         if name is None:
@@ -245,7 +245,12 @@ def gaps_of(options: FileOptions, ranges: Sequence[Range]) -> list[Range]:
     return found
 
 
-def _directories(paths: Iterable[str]) -> list[Path]:
+def directories(paths: Iterable[str]) -> list[Path]:
+    """The directories of stores that paths with wildcards name.
+
+    Raises:
+        UsageError: no store matches a wildcard.
+    """
     found: dict[Path, None] = {}
     for path in paths:
         if not glob.has_magic(path):
