@@ -13,7 +13,9 @@ from typer.testing import CliRunner, Result
 from coherer import Message
 from coherer.arrow import scan
 from coherer.blocking import connect
+from coherer.cli import jobs
 from coherer.cli.main import app
+from coherer.errors import UnavailableError, UsageError
 from coherer.testing import embedded_node
 from tests.cli.test_audit import commit_half
 
@@ -91,6 +93,34 @@ def test_a_group_goes_back(coherer_node: EmbeddedNode, filled: str, protocol: st
     assert "has not consumed any of these messages" in forward.stderr
     past = replay(*words, "2020-01-01T00:00:00Z", "--yes", "--json")
     assert json.loads(past.stdout)["messages"] == 2 * len(found["partitions"])
+
+
+@pytest.mark.parametrize(
+    ("failure", "words", "code", "hint"),
+    [
+        (UnavailableError("No connection."), (), 1, True),
+        (KeyboardInterrupt(), (), 130, True),
+        (UsageError("No such column."), (), 2, False),
+        (UnavailableError("No connection."), ("--transactional", "d"), 1, False),
+    ],
+)
+def test_a_run_that_ends_early_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    words: tuple[str, ...],
+    code: int,
+    hint: bool,
+) -> None:
+    """The same command sends all messages again."""
+    pytest.importorskip("pyspark")
+
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(jobs, "copy", fail)
+    ended = replay("t", "--to", "u", "--url", "rocketmq://127.0.0.1:1", *words)
+    assert ended.exit_code == code
+    assert ("Run it again with --resume" in ended.stderr) == hint
 
 
 @pytest.mark.spark

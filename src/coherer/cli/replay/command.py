@@ -23,7 +23,7 @@ from coherer.cli.output import amount, warn
 from coherer.cli.questions import confirm
 from coherer.cli.replay.group import moves_of, print_moves, set_offsets
 from coherer.cli.target import AdminTarget, AdminUrl, Token
-from coherer.errors import UsageError
+from coherer.errors import CohererError, UsageError
 
 # Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
@@ -171,14 +171,24 @@ def _send(source: jobs.Source, target: Target, remote: str | None, *, as_json: b
         options["includeOrigin"] = "false"
     else:
         options |= {"transactional": "true", "checkpointLocation": target.transactional}
-    jobs.copy(
-        source,
-        target.topic,
-        remote,
-        lambda spark: _outgoing(source, target, spark),
-        lambda rows: rows.write.format(target.format).options(**options).mode("append").save(),
-        as_json=as_json,
-    )
+    try:
+        jobs.copy(
+            source,
+            target.topic,
+            remote,
+            lambda spark: _outgoing(source, target, spark),
+            lambda rows: rows.write.format(target.format).options(**options).mode("append").save(),
+            as_json=as_json,
+        )
+    except UsageError:  # nothing was sent
+        raise
+    except (CohererError, KeyboardInterrupt):
+        if target.transactional is None:
+            warn(
+                f"Some messages may be in {target.topic} already. Run it again with --resume to "
+                "send only the others."
+            )
+        raise
 
 
 def _exists(source: jobs.Source, target: Target) -> bool:
