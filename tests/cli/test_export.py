@@ -258,6 +258,38 @@ def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path, scheme: 
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_directory_that_cannot_be_written_is_an_error(store: Path, tmp_path: Path) -> None:
+    """Java throws what it throws for a full disk."""
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    failed = export(TOPIC, "--store", store, "--to", file / "table")
+    assert failed.exit_code == 1
+    assert "error: Spark failed: " in failed.stderr
+    assert "Exception: " in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("during", ["a call", "connecting"])
+def test_the_end_of_java_is_an_error(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    """As when the system kills it for want of memory."""
+    from py4j.protocol import Py4JNetworkError
+    from pyspark.sql.readwriter import DataFrameWriter
+
+    def fail(*_: object) -> None:
+        raise Py4JNetworkError("empty") if during == "a call" else ConnectionRefusedError(111, "no")
+
+    monkeypatch.setattr(DataFrameWriter, "parquet", fail)
+    failed = export(TOPIC, "--store", store, "--to", tmp_path / "table")
+    assert failed.exit_code == 1
+    assert "error: Java, in which Spark runs, has ended." in failed.stderr
+
+
+@pytest.mark.spark
 def test_dead_letters_are_exported_and_replayed(
     spark: SparkSession, coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from coherer._store import OsFiles
 from coherer._store.backup_files import is_backup
 from coherer._store.snapshot import is_store
 from coherer.cli import jobs
+from coherer.cli.java import java_errors
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.errors import StoreError, UnavailableError, UsageError
 
@@ -99,7 +100,8 @@ def _write(rows: DataFrame, to: str, mode: Literal["overwrite", "error"]) -> Non
     try:
         rows.write.mode(mode).parquet(to)
     finally:
-        settings.set(_TIMES, before)
+        with suppress(*java_errors()):  # it may be gone
+            settings.set(_TIMES, before)
 
 
 def _path_here(to: str, *, elsewhere: bool) -> Path | None:
@@ -162,7 +164,7 @@ def _alone(target: Path, *, elsewhere: bool) -> Generator[None]:
     if not elsewhere:
         with suppress(OSError):  # Spark says what is wrong with it
             target.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(target.parent, os.W_OK):
+    if not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
         yield
         return
     lock, files = target.with_name(f".{target.name}.export"), OsFiles()

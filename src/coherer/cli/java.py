@@ -21,6 +21,15 @@ def silence_py4j() -> None:
     logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
 
+def java_errors() -> tuple[type[Exception], ...]:
+    """What a call of Java raises if Java throws an exception, or is gone."""
+    try:
+        from py4j.protocol import Py4JError  # Spark is an extra
+    except ImportError:  # a client of Spark Connect has no Java
+        return ()
+    return Py4JError, ConnectionRefusedError, ConnectionResetError
+
+
 class JavaProcess(subprocess.Popen[bytes]):
     """Java as pyspark starts it, recorded before it answers.
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +33,7 @@ from rich.table import Column
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import DLQ_PREFIX
-from coherer.cli.java import interrupts_end_java, silence_py4j
+from coherer.cli.java import interrupts_end_java, java_errors, silence_py4j
 from coherer.cli.options import parse_number
 from coherer.cli.output import amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
@@ -50,6 +50,8 @@ POLL_S: Final = 0.2
 
 _NAME: Final = "coherer"
 _COHERERS_ERROR: Final = re.compile(r"^coherer\.[\w.]*?(\w+Error): (.+)$", re.MULTILINE)
+_CAUSE: Final = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
+"""An exception in Java's stack trace; the last one is the reason."""
 
 
 Topic = Annotated[
@@ -414,7 +416,8 @@ def session(remote: str | None) -> Generator[SparkSession]:
         try:
             yield spark
         finally:
-            spark.stop()
+            with suppress(*java_errors()):  # it may be gone: a scheduler stops all processes
+                spark.stop()
 
 
 @contextmanager
@@ -425,6 +428,21 @@ def _own_errors() -> Generator[None]:
         yield
     except PySparkException as error:
         raise spark_error(str(error)) from error
+    except java_errors() as error:
+        raise _java_error(error) from error
+
+
+def _java_error(error: Exception) -> CohererError:
+    # Spark is an extra.
+    from py4j.protocol import Py4JJavaError
+
+    if isinstance(error, Py4JJavaError):
+        with suppress(*java_errors()):  # the text is asked from Java
+            return spark_error(str(error))
+    return UnavailableError(
+        "Java, in which Spark runs, has ended.",
+        hint="Was it killed, perhaps for want of memory? Run the command again.",
+    )
 
 
 def spark_error(text: str) -> CohererError:
@@ -434,13 +452,16 @@ def spark_error(text: str) -> CohererError:
     UnavailableError('Spark failed: Job aborted.')
     >>> spark_error("Job aborted.\ncoherer.errors.UsageError: No.\n at x")
     UsageError('No.')
+    >>> spark_error("An error occurred.\nCaused by: java.io.IOException: No space left on device")
+    UnavailableError('Spark failed: IOException: No space left on device')
     """
     found = _COHERERS_ERROR.findall(text)
     if found:
         name, reason = found[-1]
         return UsageError(reason) if name == UsageError.__name__ else CohererError(reason)
+    causes = _CAUSE.findall(text)
     first_line, _, _ = text.strip().partition("\n")
-    return UnavailableError(f"Spark failed: {first_line}")
+    return UnavailableError(f"Spark failed: {causes[-1] if causes else first_line}")
 
 
 def copy(
