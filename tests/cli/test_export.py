@@ -210,6 +210,20 @@ def test_a_job_that_is_stopped_says_so(command: list[str], number: int) -> None:
     assert said == "Stopped.\n"
 
 
+def test_a_job_is_interrupted_together_with_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler sends SIGTERM to all processes of a task, so nobody can stop Spark."""
+    pytest.importorskip("pyspark")
+    from pyspark.sql import SparkSession
+
+    class Gone:
+        def stop(self) -> None:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: Gone())
+    with pytest.raises(KeyboardInterrupt), jobs.session("sc://127.0.0.1:1"):
+        raise KeyboardInterrupt
+
+
 @pytest.mark.spark
 def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     done = export(
