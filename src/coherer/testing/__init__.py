@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from coherer.testing.cluster import EmbeddedCluster, embedded_cluster
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
     from coherer.testing.explore import explore
-    from coherer.testing.faults import Fault, NodeFaults, ReceivedRequest, Requests
+    from coherer.testing.faults import Fault, NodeFaults
     from coherer.testing.leftovers import LeftBehindWarning
     from coherer.testing.proxy import FaultProxy, Faults
     from coherer.testing.received import Received, Reception
+    from coherer.testing.requests import ReceivedRequest, Requests
     from coherer.testing.simulated import SimulatedCluster, SimulatedNode
     from coherer.testing.simulation import simulate
 
@@ -56,8 +57,8 @@ _MODULES = {
     "NodeFaults": "coherer.testing.faults",
     "Received": "coherer.testing.received",
     "Reception": "coherer.testing.received",
-    "ReceivedRequest": "coherer.testing.faults",
-    "Requests": "coherer.testing.faults",
+    "ReceivedRequest": "coherer.testing.requests",
+    "Requests": "coherer.testing.requests",
     "SimulatedCluster": "coherer.testing.simulated",
     "SimulatedNode": "coherer.testing.simulated",
     "async_embedded_node": "coherer.testing.embedded",

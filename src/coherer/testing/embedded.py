@@ -27,7 +27,8 @@ from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
 from coherer.errors import CohererError, UsageError
 from coherer.testing.clock import ManualClock, WallClock, call_in
-from coherer.testing.faults import NodeFaults, Requests, taps_of
+from coherer.testing.faults import NodeFaults, taps_of
+from coherer.testing.requests import Requests
 from coherer.testing.simulation.loop import SimulatedLoop
 
 T = TypeVar("T")

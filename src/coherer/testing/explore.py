@@ -22,8 +22,8 @@ import msgspec
 
 from coherer._common import clock
 from coherer.errors import CohererError, UsageError
-from coherer.testing.faults import ReceivedRequest
 from coherer.testing.received import Reception, counted, shortened
+from coherer.testing.requests import ReceivedRequest
 from coherer.testing.simulated import SimulatedCluster, SimulatedNode
 from coherer.testing.simulation import SimulatedLoop
 

@@ -25,9 +25,10 @@ from coherer.testing.embedded import (
     with_ports,
     workspace,
 )
-from coherer.testing.faults import NodeFaults, Requests, taps_of
+from coherer.testing.faults import NodeFaults, taps_of
 from coherer.testing.leftovers import Leftovers
 from coherer.testing.received import Received
+from coherer.testing.requests import Requests
 from coherer.testing.simulation import Process, SimulatedLoop, simulate
 
 
