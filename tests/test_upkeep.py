@@ -64,6 +64,7 @@ LOOPS = {
     "integrations/kombu/subscription.py::_revoked": RETRIES,
     "integrations/kombu/subscription.py::_reach_end": RETRIES,
     "testing/proxy.py::pump": ONCE,
+    "testing/explore.py::beside": ONCE,
     "testing/explore.py::_strike": "the faults of a test, whose failure is the test's",
     "testing/faults.py::delay": ONCE,
     "testing/faults.py::strike": ONCE,

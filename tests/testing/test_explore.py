@@ -189,3 +189,60 @@ def test_schedules() -> None:
     }
     with pytest.raises(UsageError, match="at least one seed"):
         explore(seeds=0)
+
+
+async def waiting(node: SimulatedNode, wait: Callable[[], Awaitable[object]]) -> None:
+    """A test that waits if its one request fails."""
+    node.create_topic("orders")
+    async with (
+        coherer.connect(node.url, timeout_ms=100) as client,
+        client.producer("orders") as producer,
+    ):
+        try:
+            await producer.send(Message("orders", b"1"))
+        except CohererError:
+            await wait()
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_hung_test_is_reported_with_its_place(catches: bool) -> None:
+    async def poll() -> None:
+        while True:
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                if not catches:
+                    raise
+
+    with pytest.raises(RuntimeError if catches else TimeoutError) as caught:
+        run_seeds(range(50), SimulatedNode, partial(waiting, wait=poll))
+    (note,) = caught.value.__notes__
+    first, *others = note.splitlines()
+    assert first.startswith("Seed ")
+    assert "The test had 900 s more of virtual time than it needs without faults." in others
+    assert re.search(r"poll waits at .*test_explore\.py:\d+$", note, re.MULTILINE), note
+
+
+def test_a_deadline_of_the_test_is_its_own() -> None:
+    async def late() -> None:
+        async with asyncio.timeout(60):
+            await asyncio.sleep(100)
+
+    with pytest.raises(TimeoutError) as caught:
+        run_seeds(range(50), SimulatedNode, partial(waiting, wait=late))
+    assert "900 s" not in caught.value.__notes__[0]
+
+
+def test_a_test_that_polls_without_faults_ends_too() -> None:
+    def fresh() -> SimulatedNode:
+        node = SimulatedNode()
+        node.limit_s = 300
+        return node
+
+    async def polling(_: SimulatedNode) -> None:
+        while True:  # noqa: ASYNC110 - this is it
+            await asyncio.sleep(1)
+
+    with pytest.raises(RuntimeError, match="not ended within 300 s") as caught:
+        run_seeds(range(1), fresh, polling)
+    assert caught.value.__notes__ == ["It fails without faults, too."]

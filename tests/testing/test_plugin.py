@@ -158,6 +158,37 @@ def test_async_tests_reach_the_node_through_fixtures_and_marks(
     result.assert_outcomes(passed=5, xfailed=1)
 
 
+HUNG = """
+import asyncio
+import pytest
+
+@pytest.mark.coherer_virtual_time(hours=0.1)
+async def test_hung(coherer_simulated):
+    while True:
+        await asyncio.sleep(1)
+
+@pytest.mark.coherer_virtual_time(hours=0.1)
+async def test_hung_cluster(coherer_simulated_cluster):
+    while True:
+        await asyncio.sleep(1)
+
+@pytest.mark.coherer_virtual_time(24)
+async def test_wrong(coherer_simulated):
+    pass
+"""
+
+
+def test_a_mark_says_how_long_a_test_may_poll(pytester: pytest.Pytester) -> None:
+    path = pytester.makepyfile(HUNG)
+    result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:asyncio")
+    result.assert_outcomes(failed=2, errors=1)
+    out = result.stdout.str()
+    assert out.count("It has not ended within 360 s of virtual time, leaps not counted.") == 2
+    assert f"test_hung waits at {path}:7" in out
+    assert f"test_hung_cluster waits at {path}:12" in out
+    assert "coherer_virtual_time has one named argument, as in hours=24." in out
+
+
 def test_a_node_says_that_it_runs_in_async_functions(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

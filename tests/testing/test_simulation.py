@@ -356,3 +356,96 @@ def test_a_request_is_not_answered(how: str) -> None:
             return await using
 
     assert simulate(main()) == "RequestTimeoutError"
+
+
+def polls() -> Coroutine[Any, Any, None]:
+    async def poll() -> None:
+        while True:  # noqa: ASYNC110 - this is it
+            await asyncio.sleep(1)
+
+    return poll()
+
+
+def swallows() -> Coroutine[Any, Any, None]:
+    async def swallow() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+    return swallow()
+
+
+def test_a_poll_that_never_ends_is_an_error() -> None:
+    async def main() -> None:
+        await asyncio.create_task(polls())
+
+    with pytest.raises(RuntimeError, match=r"not ended within 60 s of virtual time") as caught:
+        simulate(main(), limit_s=60)
+    assert "poll waits at " in str(caught.value), "of the task"
+    assert "main waits at " in str(caught.value)
+    assert str(caught.value).count(f"{__file__}:") == 2
+
+
+def test_time_that_is_leapt_over_does_not_count() -> None:
+    async def main() -> float:
+        async with async_embedded_node(admin_port=None):
+            await asyncio.sleep(HOUR_S)
+        return asyncio.get_running_loop().time()
+
+    assert simulate(main(), limit_s=600) >= HOUR_S
+
+
+def test_a_task_that_catches_its_cancellation_is_an_error() -> None:
+    async def main(tasks: list[asyncio.Task[None]]) -> str:
+        tasks.append(asyncio.create_task(swallows()))
+        await asyncio.sleep(5)
+        return "ended"
+
+    with pytest.raises(RuntimeError, match="after they were cancelled") as caught:
+        simulate(main([]))
+    assert "swallow waits at " in str(caught.value)
+    assert simulate(asyncio.sleep(1, "again")) == "again"
+
+    with pytest.raises(RuntimeError, match="after they were cancelled") as caught:
+        simulate(swallows(), limit_s=60)
+    assert "not ended within 60 s" in str(caught.value.__context__)
+
+
+def test_time_that_stands_still_is_an_error() -> None:
+    async def main() -> None:
+        while True:  # noqa: ASYNC110 - this is it
+            await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="Virtual time stands still") as caught:
+        simulate(main())
+    assert "main waits at " in str(caught.value)
+
+
+def test_servers_are_asyncios() -> None:
+    """What the documentation of `asyncio.Server` calls, with each name of this machine."""
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    async def main(host: str | None, there: str) -> bytes:
+        async with await asyncio.start_server(greet, host, 0) as server:
+            assert server.is_serving()
+            assert server.get_loop() is asyncio.get_running_loop()
+            port = server.sockets[0].getsockname()[1]
+            serving = asyncio.create_task(server.serve_forever())
+            reader, writer = await asyncio.open_connection(there, port)
+            said = await reader.read()
+            writer.close()
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+        await server.wait_closed()
+        assert not server.is_serving()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(there, port)
+        return said
+
+    for host in ("127.0.0.1", "localhost", "0.0.0.0", None):
+        assert simulate(main(host, "localhost")) == b"hello"
+        assert simulate(main(host, "127.0.0.1")) == b"hello"

@@ -26,6 +26,7 @@ from coherer.testing.received import Reception, counted, shortened
 from coherer.testing.requests import ReceivedRequest
 from coherer.testing.simulated import SimulatedCluster, SimulatedNode
 from coherer.testing.simulation import SimulatedLoop
+from coherer.testing.waiting import waiting_at, with_places
 
 ATTRIBUTE: Final = "_coherer_seeds"
 FAULTS_MAX: Final = 4
@@ -139,10 +140,11 @@ def run_seeds(
         calm = explored.calm()
         if calm.error is not None:
             raise _noted(calm.error, "It fails without faults, too.")
-        found = next((seed for seed in seeds if explored.breaks(seed, calm.requests)), None)
+        requests = calm.trouble.requests
+        found = next((seed for seed in seeds if explored.breaks(seed, requests)), None)
         if found is None:
             return
-        failed = explored.shrunken(found, calm.requests)
+        failed = explored.shrunken(found, requests)
     finally:
         logging.disable(level)
     assert failed.error is not None  # noqa: S101 - it has just failed
@@ -153,9 +155,7 @@ class _Run(msgspec.Struct):
     """The outcome of one run."""
 
     error: BaseException | None
-    requests: int
-    took_s: float
-    happened: list[Happened]
+    trouble: _Trouble
     repeated: list[list[Reception]]
 
 
@@ -172,7 +172,7 @@ class _Exploration(Generic[Simulated]):
     def calm(self) -> _Run:
         """Run the test without faults; with them it may take `PATIENCE_S` more."""
         first = self.run(0, [])
-        self._limit_s = first.took_s + PATIENCE_S
+        self._limit_s = first.trouble.took_s + PATIENCE_S
         return first
 
     def run(self, seed: int, schedule: Sequence[Strike]) -> _Run:
@@ -180,14 +180,15 @@ class _Exploration(Generic[Simulated]):
         import pytest  # its plugin has called this; the kit works without it
 
         simulated = self._fresh()
+        if self._limit_s is not None:  # it may need some time to end
+            simulated.limit_s = self._limit_s + PATIENCE_S
         trouble = _Trouble(simulated.nodes, seed, schedule, self._limit_s)
         error: BaseException | None = None
         try:
             simulated.run(trouble.beside(self._test(simulated)), seed=seed)
         except (Exception, pytest.fail.Exception) as caught:  # noqa: BLE001 - the test's, any
             error = caught
-        repeated = simulated.received.repeated()
-        return _Run(error, trouble.requests, trouble.took_s, trouble.happened, repeated)
+        return _Run(error, trouble, simulated.received.repeated())
 
     def breaks(self, seed: int, requests: int) -> bool:
         """Whether the faults of a seed break the test."""
@@ -226,7 +227,15 @@ def schedule_of(seed: int, requests: int) -> list[Strike]:
 
 
 class _Trouble:
-    """Lets the faults of a schedule strike."""
+    """Lets the faults of a schedule strike.
+
+    Attributes:
+        requests: how many the nodes have received.
+        took_s: how long the test has taken.
+        happened: the faults that have struck.
+        late: whether the test has not ended in time.
+        waiting: where it waited then.
+    """
 
     def __init__(
         self,
@@ -237,6 +246,8 @@ class _Trouble:
     ) -> None:
         self.requests = 0
         self.took_s = 0.0
+        self.late = False
+        self.waiting: list[str] = []
         self._limit_s = limit_s
         self.happened: list[Happened] = []
         self._nodes, self._seed = nodes, seed
@@ -252,14 +263,23 @@ class _Trouble:
         for node in self._nodes:
             node.requests.watch(partial(self._arrived, node))
         striking, began_s = asyncio.create_task(self._strike()), loop.time()
+        until_s = None if self._limit_s is None else began_s + self._limit_s
+        looking = None if until_s is None else loop.call_at(until_s, self._look)
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout_at(until_s):
                 await test
         finally:
+            if looking is not None:
+                looking.cancel()
             self.took_s = loop.time() - began_s
             striking.cancel()
             with suppress(asyncio.CancelledError):
                 await striking
+
+    def _look(self) -> None:
+        """Note where the test waits, before it is cancelled at this moment."""
+        self.late = True
+        self.waiting = waiting_at(asyncio.all_tasks())
 
     def _arrived(self, node: SimulatedNode, request: ReceivedRequest) -> None:
         if request.kind in _IDLE:
@@ -304,13 +324,13 @@ _ACTS: Final[dict[str, Callable[[SimulatedNode, float], Coroutine[Any, Any, None
 
 
 def _report(seed: int, failed: _Run) -> str:
+    trouble = failed.trouble
     lines = [f"Seed {seed} breaks this test. Repeat it with explore(seeds=1, first={seed})."]
-    lines += [f"- {one.text()[:1].upper()}{one.text()[1:]}." for one in failed.happened]
-    lines += [_blame(times, failed.happened) for times in failed.repeated[:5]]
-    if isinstance(failed.error, TimeoutError):
-        lines.append(
-            f"The test had {PATIENCE_S:g} s more of virtual time than it needs without faults."
-        )
+    lines += [f"- {one.text()[:1].upper()}{one.text()[1:]}." for one in trouble.happened]
+    lines += [_blame(times, trouble.happened) for times in failed.repeated[:5]]
+    if trouble.late:
+        had = f"The test had {PATIENCE_S:g} s more of virtual time than it needs without faults."
+        lines.append(with_places(had, trouble.waiting))
     if isinstance(failed.error, CohererError):
         lines.append("The test does not handle this error of its client.")
     return "\n".join(lines)

@@ -19,10 +19,9 @@ from coherer._common.opened import watch
 from coherer._net.descriptors import connections_to_itself, sockets
 from coherer.testing.embedded import EmbeddedNode
 from coherer.testing.simulation.process import Process, process_of
+from coherer.testing.waiting import is_ours, is_users
 
-_OURS: Final = str(Path(__file__).parents[1])
-_SPARK: Final = str(Path(_OURS, "spark"))
-_PYTHONS: Final = str(Path(asyncio.__file__).parents[1])
+_SPARK: Final = str(Path(__file__).parents[1] / "spark")
 
 
 class LeftBehindWarning(UserWarning):
@@ -93,7 +92,7 @@ class Leftovers:
         """Note those tasks that are not Coherer's own; they end with what has started them."""
         for task in tasks:
             frames = [] if task.done() else task.get_stack(limit=1)
-            if frames and not _is_ours(frames[0].f_code.co_filename):
+            if frames and not is_ours(frames[0].f_code.co_filename):
                 name = getattr(task.get_coro(), "__qualname__", task.get_name())
                 where = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}"
                 self._found[f"task {name}, which waits at {where}"] = None
@@ -121,7 +120,7 @@ def _code_of(thread: threading.Thread) -> Any:
     """The function of a thread; None for those of executors, of libraries and of Coherer."""
     function = getattr(thread, "_target", None) or type(thread).run
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None or _is_ours(code.co_filename) or "concurrent" in code.co_filename:
+    if code is None or is_ours(code.co_filename) or "concurrent" in code.co_filename:
         return None
     if code.co_qualname == "BaseEventLoop._do_shutdown":  # asyncio's, which ends an executor
         return None
@@ -129,10 +128,6 @@ def _code_of(thread: threading.Thread) -> Any:
     # as uvloop's thread that ends an executor, has no absolute path.
     library = "site-packages" in code.co_filename or code.co_filename.endswith(".pyx")
     return None if library else code
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_OURS)
 
 
 def _is_sparks() -> bool:
@@ -148,7 +143,7 @@ def _place() -> str:
     frame = inspect.currentframe()  # as `traceback`, at a hundredth of its cost
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (_is_ours(file) or (file.startswith(_PYTHONS) and "site-packages" not in file)):
+        if is_users(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -89,7 +89,7 @@ def coherer_simulated(
         from coherer.testing.simulated import SimulatedNode
 
     node = SimulatedNode(tmp_path_factory.mktemp("coherer"))
-    node.leftovers = request.config.stash.get(_leftovers, None)
+    _prepare(node, request)
     return node
 
 
@@ -121,8 +121,17 @@ def coherer_simulated_cluster(
         from coherer.testing.simulated import SimulatedCluster
 
     cluster = SimulatedCluster(**_cluster_options(request, tmp_path_factory))
-    cluster.leftovers = request.config.stash.get(_leftovers, None)
+    _prepare(cluster, request)
     return cluster
+
+
+def _prepare(simulated: SimulatedNode | SimulatedCluster, request: pytest.FixtureRequest) -> None:
+    simulated.leftovers = request.config.stash.get(_leftovers, None)
+    marker = request.node.get_closest_marker("coherer_virtual_time")
+    if marker is not None:
+        if marker.args or marker.kwargs.keys() != {"hours"}:
+            raise pytest.UsageError("coherer_virtual_time has one named argument, as in hours=24.")
+        simulated.limit_s = marker.kwargs["hours"] * 3600.0
 
 
 def _cluster_options(
@@ -136,9 +145,12 @@ def _cluster_options(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark."""
+    """Register the marks."""
     config.addinivalue_line(
         "markers", "coherer_cluster(brokers=2, slaves=False, apart=False): the nodes of a cluster."
+    )
+    config.addinivalue_line(
+        "markers", "coherer_virtual_time(hours=6): after how much of it a test counts as hung."
     )
 
 

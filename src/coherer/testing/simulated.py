@@ -6,6 +6,7 @@ The fixtures `coherer_simulated` and `coherer_simulated_cluster` are objects of 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -30,6 +31,7 @@ from coherer.testing.leftovers import Leftovers
 from coherer.testing.received import Received
 from coherer.testing.requests import Requests
 from coherer.testing.simulation import Process, SimulatedLoop, simulate
+from coherer.testing.simulation.loop import LIMIT_S
 
 
 class SimulatedNode:
@@ -44,9 +46,11 @@ class SimulatedNode:
         faults: faults on demand.
         received: records what handlers receive, if they are passed through it.
         leftovers: notes what the test leaves open; the plugin sets it.
+        limit_s: how much virtual time a test may take; see `simulate`.
     """
 
     name = "the broker"
+    limit_s = LIMIT_S
 
     def __init__(self, directory: str | Path | None = None, **options: object) -> None:
         self.faults = NodeFaults()
@@ -230,7 +234,7 @@ class SimulatedNode:
                 async with self._running(node_options(path, self._given)):
                     yield
 
-        _run(opened(), test, self.leftovers, seed)
+        _run(opened(), test, self.leftovers, seed, self.limit_s)
 
     @asynccontextmanager
     async def _running(self, options: NodeOptions) -> AsyncGenerator[None]:
@@ -254,7 +258,9 @@ class SimulatedNode:
 
     def fresh(self) -> SimulatedNode:
         """Another node with the same options, in a temporary directory."""
-        return SimulatedNode(None, **self._given)
+        other = SimulatedNode(None, **self._given)
+        other.limit_s = self.limit_s
+        return other
 
 
 class _Member(SimulatedNode):
@@ -297,7 +303,10 @@ class SimulatedCluster:
             apart.
         received: records what handlers receive, if they are passed through it.
         leftovers: notes what the test leaves open; the plugin sets it.
+        limit_s: how much virtual time a test may take; see `simulate`.
     """
+
+    limit_s = LIMIT_S
 
     def __init__(
         self,
@@ -361,7 +370,7 @@ class SimulatedCluster:
 
     def run(self, test: Coroutine[Any, Any, object], *, seed: int = 0) -> None:
         """Run a coroutine in virtual time while the cluster runs."""
-        _run(self._opened(), test, self.leftovers, seed)
+        _run(self._opened(), test, self.leftovers, seed, self.limit_s)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[None]:
@@ -385,13 +394,15 @@ class SimulatedCluster:
     def fresh(self) -> SimulatedCluster:
         """Another cluster with the same shape and options, in a temporary directory."""
         shape = self._shape
-        return SimulatedCluster(
+        other = SimulatedCluster(
             None,
             brokers=shape.brokers,
             slaves=shape.with_slaves,
             apart=shape.apart,
             **self._given,
         )
+        other.limit_s = self.limit_s
+        return other
 
     def _register_again(self) -> None:
         # At once: the name server has forgotten them, and they register every 30 s.
@@ -405,6 +416,7 @@ def _run(
     test: Coroutine[Any, Any, object],
     leftovers: Leftovers | None,
     seed: int,
+    limit_s: float,
 ) -> None:
     async def main() -> None:
         async with opened:
@@ -415,6 +427,7 @@ def _run(
                 leftovers.look()
 
     try:
-        simulate(main(), seed=seed)
+        simulate(main(), seed=seed, limit_s=limit_s)
     finally:
-        test.close()
+        if inspect.getcoroutinestate(test) == inspect.CORO_CREATED:
+            test.close()

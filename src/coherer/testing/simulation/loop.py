@@ -11,6 +11,11 @@ it, and the monotonic clocks of Coherer, by which it measures leases and waits f
 still. So for node and clients a leap is as if their machines had slept together. After a change of
 connections the loop runs for `AWAKE_S` before the next leap, so that leases expire and members
 share their queues first.
+
+A program that waits for what never happens ends with `NeverEndsError`: nothing is left that could
+wake it, or it polls until it has taken too much time, or it never lets the time move at all. Time
+that was passed over does not count. When it has ended, the rest of its tasks are cancelled, and
+have `CLOSING_S` to end.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from coherer._common import clock, machine
 from coherer.testing.simulation import network
-from coherer.testing.simulation.process import Callback, Timer, process_of
+from coherer.testing.simulation.process import Callback, Timer, abandon, process_of
+from coherer.testing.waiting import waiting_at, with_places
 
 T = TypeVar("T")
 
@@ -42,6 +48,24 @@ _simulating: Final = threading.Lock()
 
 
 _STUCK: Final = "Nothing will ever happen: every task waits for another one."
+_TOO_LONG: Final = (
+    "It has not ended within {for_s:,.0f} s of virtual time, leaps not counted. Does it poll, or "
+    "catch CancelledError? If it needs more time, use the mark coherer_virtual_time, or limit_s of "
+    "simulate."
+)
+_STILL_THERE: Final = (
+    "It has ended, but tasks that it has left still run {for_s:,.0f} s of virtual time after they "
+    "were cancelled. Do they catch CancelledError?"
+)
+_STANDS_STILL: Final = (
+    "Virtual time stands still: the loop has run {turns:,} times and nothing has let it move. Does "
+    "a task call asyncio.sleep(0) for ever?"
+)
+
+LIMIT_S: Final = 6 * 3600.0
+"""Longer than RocketMQ's sixteen retries, for a test that polls all the while."""
+CLOSING_S: Final = 600.0
+TURNS_MAX: Final = 1_000_000
 
 AWAKE_S: Final = 130.0
 """Longer than every lease: RocketMQ's brokers forget a client after 120 s."""
@@ -89,6 +113,10 @@ _USERS_DEADLINES: Final = frozenset({"wait_assigned"})
 """Functions of those modules that wait as long as their callers want."""
 
 
+class NeverEndsError(RuntimeError):
+    """A program of a simulation waits for what will never happen."""
+
+
 def _missing(what: str) -> Any:
     """A method of the loop that says what does not work."""
 
@@ -126,6 +154,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         # Not `_scheduled`: tuples are compared much faster than timers.
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
+        self._turns = 0  # since the time has moved
+        self._until_s, self._late = math.inf, ""
 
     def time(self) -> float:
         """Seconds of virtual time since the loop was created.
@@ -178,15 +208,40 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappop(timers)
         if not (ready or self._stopping):
             if not timers or timers[0][0] == math.inf:  # anyio's `sleep_forever` sleeps so long
-                raise RuntimeError(_STUCK)
-            if timers[0][0] > self.now_s and not self.leap():
-                self.now_s = timers[0][0]
+                raise self._endless(_STUCK)
+            if timers[0][0] > self.now_s:
+                self._move()
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise self._endless(_STANDS_STILL.format(turns=TURNS_MAX))
         while timers and timers[0][0] <= self.now_s:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle.cancelled():
                 handle._run()
+
+    def _move(self) -> None:
+        """Move the time to the next timer."""
+        self._turns = 0
+        if not self.leap():
+            self.now_s = self._timers[0][0]
+        if self.now_s - self.leaped_s > self._until_s:
+            raise self._endless(self._late)
+
+    def limit(self, for_s: float, text: str) -> None:
+        """Bound the time that passes from now on; what is passed over does not count.
+
+        Args:
+            for_s: how much.
+            text: of the error; `{for_s}` is the limit.
+        """
+        self._turns = 0
+        self._until_s = self.now_s - self.leaped_s + for_s
+        self._late = text.format(for_s=for_s)
+
+    def _endless(self, text: str) -> NeverEndsError:
+        return NeverEndsError(with_places(text, waiting_at(asyncio.all_tasks(self))))
 
     def again(self, handles: list[asyncio.Handle]) -> None:
         """Run the callbacks that a frozen program could not run."""
@@ -217,7 +272,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         ]
         moments += [moment for alarm in self.alarms if (moment := alarm()) is not None]
         if not moments and self.now_s > self._stuck_at_s:
-            raise RuntimeError(_STUCK)
+            raise self._endless(_STUCK)
         by_s = min(moments, default=0.0) - LANDING_S - self.now_s
         if by_s < CALM_S:
             self._leap_from_s = self.now_s + LANDING_S
@@ -284,23 +339,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         """Every name is an address, and `localhost` is 127.0.0.1."""
-        name = "127.0.0.1" if host == "localhost" else host
-        return [(2, 1, 6, "", (name, port))]  # IPv4, a stream, TCP
+        return [(2, 1, 6, "", (_address(host), port))]  # IPv4, a stream, TCP
 
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         """Listen in memory."""
         _check_plain(options)
-        return self.network.listen(protocol_factory, (host, port or self.network.port()))
+        return self.network.listen(protocol_factory, (_address(host), port or self.network.port()))
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         """Connect to a server of this loop."""
         _check_plain(options)
-        there = ("127.0.0.1" if host == "localhost" else host, port)
-        return await self.network.connect(protocol_factory, there)
+        return await self.network.connect(protocol_factory, (_address(host), port))
+
+
+def _address(host: str | None) -> str:
+    """The machine has one address, whichever of its names is used."""
+    return "127.0.0.1" if host in (None, "", "localhost", "0.0.0.0") else host  # noqa: S104
 
 
 def _check_plain(options: Mapping[str, object]) -> None:
@@ -324,7 +382,7 @@ class _OwnRandom(Random):
         return super().getrandbits(k) if mine else self._other.getrandbits(k)
 
 
-def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
+def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0, limit_s: float = LIMIT_S) -> T:
     """Run a coroutine to completion in virtual time, on a network in memory.
 
     Nodes of `async_embedded_node` and asyncio clients run inside, with the caller's own tasks. A
@@ -333,21 +391,23 @@ def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
     Args:
         main: the coroutine.
         seed: of the random numbers.
+        limit_s: how much virtual time it may take. Time in which only heartbeats and other periodic
+            work would happen is passed over, and does not count.
 
     Raises:
-        RuntimeError: every task waits for another one, and no timer is set; or another thread of
-            this process is simulating.
+        RuntimeError: every task waits for another one, and no timer is set; or it did not end
+            within the limit; or another thread of this process is simulating.
     """
     if not _simulating.acquire(blocking=False):
         main.close()
         raise RuntimeError("Another simulation is running in this process.")
     try:
-        return _simulate(main, seed)
+        return _simulate(main, seed, limit_s)
     finally:
         _simulating.release()
 
 
-def _simulate(main: Coroutine[Any, Any, T], seed: int) -> T:
+def _simulate(main: Coroutine[Any, Any, T], seed: int, limit_s: float) -> T:
     loop, thread = SimulatedLoop(), threading.get_ident()
     calls = itertools.count()
     real_wall, real_ticks = machine.wall_ns, machine.ticks_ns
@@ -368,6 +428,20 @@ def _simulate(main: Coroutine[Any, Any, T], seed: int) -> T:
     own = _OwnRandom(seed, machine.secret)
     with (
         machine.replaced(machine.Machine(wall_ns, ticks_ns, own, own)),
+        _abandoning(loop),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
-        return runner.run(main)
+        loop.limit(limit_s, _TOO_LONG)
+        try:
+            return runner.run(main)
+        finally:
+            loop.limit(CLOSING_S, _STILL_THERE)
+
+
+@contextmanager
+def _abandoning(loop: SimulatedLoop) -> Generator[None]:
+    """Let the tasks that have not ended with the loop never run again."""
+    try:
+        yield
+    finally:
+        abandon(asyncio.all_tasks(loop))

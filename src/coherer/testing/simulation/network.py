@@ -48,7 +48,7 @@ class Network:
         self.jitter_s = 0.0
         self.pieces = 0.0
         self.servers: dict[tuple[str, int], tuple[Protocols, Context]] = {}
-        self._loop = loop
+        self.loop = loop
         self._ports = iter(range(20_000, 65_000))
         self._ends: dict[Transport, None] = {}  # a set in the order of its making
         self._stopped = False
@@ -155,11 +155,11 @@ class Network:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         accept, its_context = self.servers[there]
         here = ("127.0.0.1", self.port())
-        mine = Transport(self, self._loop, copy_context(), here, there, there[1])
-        its = Transport(self, self._loop, its_context, there, here, there[1])
+        mine = Transport(self, self.loop, copy_context(), here, there, there[1])
+        its = Transport(self, self.loop, its_context, there, here, there[1])
         mine.peer, its.peer = its, mine
         self._ends[its] = self._ends[mine] = None
-        self._loop.call_soon(its.begin, accept, context=its_context.copy())
+        self.loop.call_soon(its.begin, accept, context=its_context.copy())
         mine.begin(factory)
         return mine, mine.protocol
 
@@ -339,12 +339,13 @@ class Transport(asyncio.Transport):
         self._pause_if_full()
 
 
-class Server:
-    """An open port."""
+class Server(asyncio.AbstractServer):
+    """An open port, as an `asyncio.Server`."""
 
     def __init__(self, network: Network, address: tuple[str, int]) -> None:
         self._network, self._address = network, address
-        self.sockets = (self,)
+        self._closed = asyncio.Event()
+        self.sockets: tuple[Server, ...] = (self,)
 
     def getsockname(self) -> tuple[str, int]:
         """Its address."""
@@ -353,6 +354,29 @@ class Server:
     async def start_serving(self) -> None:
         """It serves from the beginning."""
 
+    async def serve_forever(self) -> None:
+        """Wait for ever; close the port when this is cancelled."""
+        try:
+            await self._closed.wait()
+            raise asyncio.CancelledError
+        finally:
+            self.close()
+
+    def is_serving(self) -> bool:
+        """Whether the port is open."""
+        return not self._closed.is_set()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the simulation."""
+        return self._network.loop
+
     def close(self) -> None:
-        """Close the port."""
-        self._network.servers.pop(self._address, None)
+        """Close the port; connections stay open."""
+        if not self._closed.is_set():
+            self._network.servers.pop(self._address, None)
+            self.sockets = ()
+            self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Wait until the port is closed."""
+        await self._closed.wait()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from asyncio.tasks import _unregister_task  # pyright: ignore[reportPrivateUsage] - documented
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -80,9 +80,7 @@ class Process:
         if not self.alive:
             return
         self.alive = False
-        for task in self._tasks:
-            _unregister_task(task)  # so that the loop does not cancel it when it ends
-        _kept.extend((list(self._tasks), list(self._generators)))
+        abandon(self._tasks, self._generators)
         for ended in list(self._at_kill):
             ended()
 
@@ -152,6 +150,16 @@ class Timer(asyncio.TimerHandle):
         process = self._context.get(_running)
         if process is None or process.may_run(self):
             super()._run()
+
+
+def abandon(
+    tasks: Iterable[asyncio.Task[Any]], generators: Iterable[AsyncGenerator[Any]] = ()
+) -> None:
+    """Let tasks and generators never run again, not even their `finally` blocks."""
+    tasks = list(tasks)
+    for task in tasks:
+        _unregister_task(task)  # so that the loop does not cancel it when it ends
+    _kept.extend((tasks, list(generators)))
 
 
 def process_of(context: Context | None = None) -> Process | None:
