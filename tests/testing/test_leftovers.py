@@ -125,6 +125,29 @@ async def test_proxy(coherer_url):  # leaves
     assert f"opened at test.py:{line(test, 'proxy.start()')}" in out
 
 
+def test_a_socket_beside_clients(pytester: pytest.Pytester) -> None:
+    """The connections of clients count with the clients, whoever shares them."""
+    test = """
+@pytest.fixture(scope="module")
+def shared(coherer_url):
+    with coherer.blocking.connect(coherer_url) as client, client.producer() as producer:
+        yield producer
+
+def test_socket(shared, coherer_url, coherer_topic):  # leaves
+    shared.send(coherer.Message(coherer_topic, b"1"))
+    kept.append(socket.create_connection(("127.0.0.1", urlsplit(coherer_url).port)))
+
+def test_both(coherer_url, coherer_topic):  # leaves
+    kept.append(coherer.blocking.connect(coherer_url))
+    kept.append(kept[-1].producer(coherer_topic))
+    kept[-1].__enter__()
+    kept.append(socket.create_connection(("127.0.0.1", urlsplit(coherer_url).port)))
+"""
+    out = warned(pytester, test)
+    assert out.count("socket 127.0.0.1:") == 2
+    assert out.count("<Client of tubemq://") == 1
+
+
 LIBRARY = """
 import threading
 

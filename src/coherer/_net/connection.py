@@ -110,6 +110,15 @@ class NullReceiver:
         """Ignore the end."""
 
 
+_dialling: Final[set[object]] = set()
+_dialled: Final[set[tuple[str, int]]] = set()
+
+
+def dialled() -> set[tuple[str, int]] | None:
+    """The own ends of this process's connections that `dial` has made; None while it makes one."""
+    return None if _dialling else _dialled.copy()
+
+
 class Connection(asyncio.Protocol):
     """A connected socket. Made by `dial` and `listen`.
 
@@ -131,6 +140,7 @@ class Connection(asyncio.Protocol):
     local_host = ""
     secure = False
     closed = False
+    _dialled_from: tuple[str, int] | None = None
 
     def __init__(
         self,
@@ -328,6 +338,9 @@ class Connection(asyncio.Protocol):
         self.local_host, _ = _address(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("sslcontext") is not None
         _enable_keep_alive(transport.get_extra_info("socket"))
+        if self._budget is None and transport.get_extra_info("socket") is not None:
+            self._dialled_from = transport.get_extra_info("sockname")[:2]
+            _dialled.add(self._dialled_from)
         try:
             self._receiver = self._make(self)
         except Exception as error:
@@ -398,6 +411,8 @@ class Connection(asyncio.Protocol):
         if self._budget is not None:
             self._budget.writes.discard(self)
             self._budget.unfinished.discard(self)
+        elif self._dialled_from is not None:
+            self._loop.call_soon(_dialled.discard, self._dialled_from)  # once the socket is closed
         self._release()
         try:
             self._receiver.closed(exc)
@@ -518,6 +533,7 @@ async def dial(
     context = tls.client_context() if tls is not None else None
     loop = running_loop()
     server = f"{host}:{port}"
+    _dialling.add(attempt := object())
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, connection = await loop.create_connection(
@@ -537,6 +553,8 @@ async def dial(
     except ValueError as error:  # IDNA rejects "a..b"; the name may come from a server
         text = f"No connection: {host!r} is not a valid host name."
         raise ConnectError(text, server=server) from error
+    finally:
+        _dialling.discard(attempt)
     return cast("R", connection.receiver)
 
 

@@ -13,11 +13,10 @@ import weakref
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from coherer._common.opened import watch
-from coherer._net.descriptors import connections_to_itself, sockets
-from coherer.testing.embedded import EmbeddedNode
+from coherer._net.descriptors import connections, listening, sockets
 from coherer.testing.simulation.process import Process, process_of
 from coherer.testing.waiting import is_ours, is_users
 
@@ -31,11 +30,9 @@ class LeftBehindWarning(UserWarning):
 class Leftovers:
     """Looks for what one test leaves behind, from now until `end`."""
 
-    shared: ClassVar[bool] = False
-    """Whether a fixture or Spark shares a client, which may open connections in any test."""
-
     def __init__(self) -> None:
         self._sockets = sockets()
+        self._ports: set[int] = set()
         self._things: dict[
             int, tuple[weakref.ref[object], Callable[[Any], bool], str, Process | None]
         ] = {}
@@ -54,9 +51,8 @@ class Leftovers:
         if (known := self._places.get(id(thing))) is not None and known[0]() is not thing:
             del self._places[id(thing)]  # of an object that is gone
         if self._paused or _is_sparks():
-            if not isinstance(thing, EmbeddedNode):
-                Leftovers.shared = True
-        elif place := _place():
+            return
+        if place := _place():
             self._things[id(thing)] = (weakref.ref(thing), is_open, place, process_of())
             for one in (thing,) if instead_of is None else (thing, instead_of):
                 self._places[id(one)] = (weakref.ref(one), place, process_of())
@@ -77,6 +73,10 @@ class Leftovers:
             self._paused = before
             self._threads |= set(threading.enumerate())
             self._sockets |= sockets()
+
+    def look_at_ports(self) -> None:
+        """Note the ports of the nodes, before fixtures stop them."""
+        self._ports = listening()
 
     def look(self) -> None:
         """Note what is open now. In an event loop, note the tasks of the test, too."""
@@ -101,8 +101,7 @@ class Leftovers:
         """End looking; returns what was left behind, each with its place."""
         self._end()
         self.look()
-        if not Leftovers.shared and not self._found:
-            self._found.update(dict.fromkeys(connections_to_itself(self._sockets)))
+        self._found.update(dict.fromkeys(connections(self._sockets, self._ports | listening())))
         for thread in set(threading.enumerate()) - self._threads:
             if (code := _code_of(thread)) is not None:
                 where = f"{code.co_filename}:{code.co_firstlineno}"

@@ -215,8 +215,10 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Warn of what a test has left behind, once its fixtures have ended."""
-    yield
     looking = item.config.stash.get(_leftovers, None)
+    if looking is not None:
+        looking.look_at_ports()
+    yield
     if looking is None:
         return
     del item.config.stash[_leftovers]
