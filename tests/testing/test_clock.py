@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import sys
+import threading
 
 import pytest
 
@@ -66,3 +69,37 @@ async def test_another_thread_moves_the_clock() -> None:
     assert await asyncio.to_thread(clock.advance, 1_000) == 1_000
     await sleeper
     assert clock.sleepers == 0
+
+
+def test_several_threads_move_the_clock() -> None:
+    """No move is lost, and each sees the sum of those before."""
+    clock, together = ManualClock(0), threading.Barrier(4)
+    seen: list[int] = []
+    clock.watch(lambda: seen.append(clock.now_ms()))
+
+    def move() -> None:
+        together.wait()
+        for _ in range(5_000):
+            clock.advance(1)
+
+    threads = [threading.Thread(target=move) for _ in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert seen == list(range(1, 20_001))
+
+
+@pytest.mark.parametrize("days", [1e12, math.inf, math.nan])
+def test_a_time_that_no_calendar_has(days: float) -> None:
+    clock = ManualClock(5)
+    with pytest.raises(UsageError, match="9999"):
+        clock.advance(days=days)
+    with pytest.raises(UsageError, match="9999"):
+        clock.set(1 << 62)
+    assert clock.now_ms() == 5

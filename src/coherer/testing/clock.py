@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from coherer._common import clock as machine_clock
 from coherer.errors import UsageError
+
+LATEST_MS: Final = 253_402_300_799_999
+"""The last moment that `datetime` knows."""
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> None:
@@ -27,6 +31,13 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *a
 def _wake(sleeper: asyncio.Future[None]) -> None:
     if not sleeper.done():
         sleeper.set_result(None)
+
+
+def _too_late(ms: float) -> UsageError:
+    return UsageError(
+        f"A clock cannot be moved to {ms:g} ms: the year 9999 is the last.",
+        hint="Start a new clock for a test that moves it far.",
+    )
 
 
 class WallClock:
@@ -56,6 +67,7 @@ class ManualClock:
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._fell_asleep = asyncio.Event()
         self._watchers: list[Callable[[], object]] = []
+        self._moving = threading.RLock()
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now_ms})"
@@ -96,23 +108,34 @@ class ManualClock:
         5400000
 
         Raises:
-            UsageError: the time is negative; `set` can move the clock back.
+            UsageError: the time is negative, or ends after the year 9999; `set` can move the clock
+                back.
         """
-        by_ms += round(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
-        if by_ms < 0:
+        exact_ms = by_ms + 1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days)))
+        if exact_ms < 0:
             raise UsageError(
                 "A clock cannot be advanced by a negative time.", hint="Use `set` to go back."
             )
-        return self.set(self._now_ms + by_ms)
+        if not exact_ms <= LATEST_MS:  # also if it is NaN
+            raise _too_late(exact_ms)
+        with self._moving:
+            return self.set(self._now_ms + round(exact_ms))
 
     def set(self, now_ms: int) -> int:
-        """Set the clock, forward or back; returns the new time. Any thread may do it."""
-        self._now_ms = now_ms
-        while self._sleepers and self._sleepers[0][0] <= now_ms:
-            *_, sleeper = heapq.heappop(self._sleepers)
-            call_in(sleeper.get_loop(), _wake, sleeper)
-        for moved in tuple(self._watchers):
-            moved()
+        """Set the clock, forward or back; returns the new time. Any thread may do it.
+
+        Raises:
+            UsageError: the time is after the year 9999.
+        """
+        if not now_ms <= LATEST_MS:
+            raise _too_late(now_ms)
+        with self._moving:
+            self._now_ms = now_ms
+            while self._sleepers and self._sleepers[0][0] <= now_ms:
+                *_, sleeper = heapq.heappop(self._sleepers)
+                call_in(sleeper.get_loop(), _wake, sleeper)
+            for moved in tuple(self._watchers):
+                moved()
         return now_ms
 
     def watch(self, moved: Callable[[], object]) -> Callable[[], None]:
@@ -126,7 +149,8 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._now_ms + for_ms, next(self._order), sleeper))
+        with self._moving:
+            heapq.heappush(self._sleepers, (self._now_ms + for_ms, next(self._order), sleeper))
         self._fell_asleep.set()
         await sleeper
 
