@@ -130,7 +130,13 @@ def test_brokers_over_both_protocols(coherer_node: EmbeddedNode) -> None:
     [same] = json.loads(lone.stdout)
     assert (same["address"], same["status"]) == (broker["address"], "running")
     missing = rocket("brokers", "broker-x")
-    assert (missing.exit_code, "The broker broker-x does not exist" in missing.stderr) == (1, True)
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        "error: The broker broker-x does not exist.\n",
+    )
+    missing = rocket("brokers", "broker-x", "--json")
+    assert (missing.exit_code, json.loads(missing.stdout)) == (1, [])
+    assert missing.stderr == "error: The broker broker-x does not exist.\n"
 
 
 # -- topics

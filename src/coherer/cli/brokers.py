@@ -32,9 +32,11 @@ def brokers(
     """
     found = target.run_on_cluster(all_brokers)
     chosen = [one for one in found if name in {None, one.name}]
+    if name is not None and not chosen:
+        typer.echo(f"error: The broker {name} does not exist.", err=True)
     if as_json:
         print_json(chosen)
-    elif name is not None and chosen:
+    elif name is not None:
         for one in chosen:
             _describe(one)
     else:
@@ -54,7 +56,7 @@ def brokers(
                 )
                 for one in chosen
             ],
-            empty=f"The broker {name} does not exist." if name else "There are no brokers.",
+            empty="There are no brokers.",
         )
     if not chosen or any(one.status not in {"running", None} for one in chosen):
         raise typer.Exit(FAILED)
