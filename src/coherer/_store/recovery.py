@@ -66,7 +66,7 @@ from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import GAP_QUEUE, Gap, ends_in_gap, is_gap, with_copied
-from coherer._store.repairs import Damaged, Repairs, damaged_by
+from coherer._store.repairs import Damaged, Repairs, Unfinished, damaged_by
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
 from coherer.errors import UsageError
@@ -469,19 +469,13 @@ def recover(
         notes.append("the consume queues are missing: all are rebuilt")
     if index is not None:
         notes += index.load(checkpoint, clean=clean and not rebuild)
-    known = None
-    if clean:
-        known = inventories.load(files, directory / inventories.FILE, checkpoint)
-    comparison = inventories.Comparison(known)
-    queues.load(None if known is None else known.file_bytes, comparison.check)
+    known = inventories.load(files, directory / inventories.FILE, checkpoint) if clean else None
+    damaged = _load_queues(queues, known, None if rebuild else repairs.unfinished)
     known_index = () if known is None else known.index
-    unfinished = repairs.unfinished
     reindex = index is not None and (
-        index.is_lost or unfinished.index or not index.matches(known_index)
+        index.is_lost or repairs.unfinished.index or not index.matches(known_index)
     )
-    damaged: Damaged = {}
     if not rebuild:
-        damaged = damaged_by(unfinished, queues, comparison.damaged_queues(queues))
         repairs.begin(damaged, index=reindex)
         begin()
     if reindex and index is not None:
@@ -496,15 +490,29 @@ def recover(
         torn={piece.begin for cut in cuts for piece in cut.torn},
         torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
     )
-    copied_again = options.replica and lost_power
-    recovery = Recovery(
-        log, queues.queues, checkpoint, repairs, clean=clean, copied_again=copied_again
-    )
+    again = options.replica and lost_power
+    recovery = Recovery(log, queues.queues, checkpoint, repairs, clean=clean, copied_again=again)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
     if not clean:
         log.rewrite_from(report.replayed_from if synced_to is None else synced_to)
     has_changes = bool(replayer.replayed or not clean or rebuild or report.repaired)
     return Recovered(report, last_ms, known, notes, has_changes, replayer.gaps)
+
+
+def _load_queues(
+    queues: QueueDirectory, known: inventories.Inventory | None, unfinished: Unfinished | None
+) -> Damaged:
+    """Load the queues; return those that are damaged, unless all are rebuilt.
+
+    Args:
+        known: the inventory of the last close.
+        unfinished: what the last start has not rebuilt; None if all queues are rebuilt.
+    """
+    comparison = inventories.Comparison(known)
+    queues.load(None if known is None else known.file_bytes, comparison.check)
+    if unfinished is None:
+        return {}
+    return damaged_by(unfinished, queues, comparison.damaged_queues(queues))
 
 
 class Recovery:
