@@ -456,28 +456,22 @@ def recover(
         lost_power: whether a power cut can have torn what was not synced.
         cuts: what earlier power cuts have torn.
         repairs: remembers what is rebuilt, if this process ends before that is done.
-        begin: called before anything is changed.
+        begin: called before anything is changed; once more does no harm.
     """
-    notes: list[str] = []
+    notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
     gaps, synced_to = checkpoint.gaps, checkpoint.offset
     is_copy = options.replica or checkpoint.replica  # what is replayed comes from its master
     if rebuild:
-        repairs.begin({}, everything=True)
-        files.remove_tree(directory / "consumequeue")  # a part of what was to be rebuilt
-        begin()
         checkpoint = Checkpoint(offset=0)
-        notes.append("the consume queues are missing: all are rebuilt")
     if index is not None:
         notes += index.load(checkpoint, clean=clean and not rebuild)
     known = inventories.load(files, directory / inventories.FILE, checkpoint) if clean else None
     damaged = _load_queues(queues, known, None if rebuild else repairs.unfinished)
     known_index = () if known is None else known.index
-    reindex = index is not None and (
-        index.is_lost or repairs.unfinished.index or not index.matches(known_index)
-    )
-    if not rebuild:
-        repairs.begin(damaged, index=reindex)
-        begin()
+    reindex = index is not None and (index.is_lost or not index.matches(known_index))
+    reindex = reindex or (index is not None and repairs.unfinished.index)
+    repairs.begin(damaged, index=reindex)
+    begin()
     if reindex and index is not None:
         index.reset(known_index)
     replayer = Replayer(

@@ -120,6 +120,7 @@ class Store:
     """
 
     _source: Source | None = None
+    _replica: Replica | None = None
     _trimmed_to = 0
     """Queues and index have nothing before this log offset."""
 
@@ -169,7 +170,6 @@ class Store:
             replica=options.replica,
         )
         self._unsaved_cuts: bytes | None = None
-        self._replica: Replica | None = None
         self._inventory: Inventory | None = None
         self._topic_existed: Callable[[str], bool] = _always
         self._is_unsaved: Callable[[str], bool] = lambda _: False
@@ -236,6 +236,10 @@ class Store:
         rebuild = self._repairs.load().everything or (
             not files.exists(directory / "consumequeue") and self._log.segments != []
         )
+        if rebuild:
+            self._repairs.begin({}, everything=True)
+            files.remove_tree(directory / "consumequeue")  # a part of what was to be rebuilt
+            self._mark_open()
         lost_power = not clean and self._lost_power()
         known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
         found = recover(
