@@ -338,9 +338,10 @@ class Connection(asyncio.Protocol):
         self.local_host, _ = _address(transport.get_extra_info("sockname"))
         self.secure = transport.get_extra_info("sslcontext") is not None
         _enable_keep_alive(transport.get_extra_info("socket"))
-        if self._budget is None and transport.get_extra_info("socket") is not None:
-            self._dialled_from = transport.get_extra_info("sockname")[:2]
-            _dialled.add(self._dialled_from)
+        own = transport.get_extra_info("sockname")
+        if self._budget is None and own and transport.get_extra_info("socket") is not None:
+            self._dialled_from = here = (own[0], own[1])
+            _dialled.add(here)
         try:
             self._receiver = self._make(self)
         except Exception as error:
