@@ -69,6 +69,12 @@ def test_a_dry_run_asks_the_brokers(coherer_node: EmbeddedNode, coherer_topic: s
         shown = export(coherer_topic, "--url", url, "--dry-run", "--json", "--from", 1)
         parts = json.loads(shown.stdout)["parts"]
         assert all(part["begin"] == 1 and part["bytes"] is None for part in parts)
+        for command in ("export", "replay"):
+            words = [command, coherer_topic, "--url", url, "--to", "x", "-p", "99"]
+            wrong = CliRunner().invoke(app, words)
+            assert wrong.exit_code == 2
+            assert f"[topic {coherer_topic}]" in wrong.stderr
+            assert "There is no partition 99." in wrong.stderr
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,7 @@ def test_a_dry_run_asks_the_brokers(coherer_node: EmbeddedNode, coherer_topic: s
         ([TOPIC, "--store", "STORE", "--from", "noon"], "neither an offset nor a time"),
         ([TOPIC, "--store", "STORE", "--columns", "body"], "no column 'body'"),
         ([TOPIC, "--store", "/no/such/store"], "no store in /no/such/store"),
+        ([TOPIC, "--store", "STORE", "-p", "0", "-p", "99"], "There is no partition 99"),
     ],
 )
 def test_a_wrong_command_line_is_explained(store: Path, words: list[str], error: str) -> None:

@@ -118,6 +118,7 @@ def test_a_run_that_ends_early_says_how_to_go_on(
         raise failure
 
     monkeypatch.setattr(jobs, "copy", fail)
+    monkeypatch.setattr(jobs.Source, "preview", lambda _: [])
     ended = replay("t", "--to", "u", "--url", "rocketmq://127.0.0.1:1", *words)
     assert ended.exit_code == code
     assert ("Run it again with --resume" in ended.stderr) == hint

@@ -202,7 +202,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             CohererError: the source, or a part of it, cannot be read or does not exist.
         """
         from coherer.spark.connections import OPENERS
-        from coherer.spark.files import file_options, plan
+        from coherer.spark.files import file_options, open_stores, plan
         from coherer.spark.options import read_options
         from coherer.spark.planning import Wanted
         from coherer.spark.topics import Topics, monotonic_ms, ranges_of
@@ -216,7 +216,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         )
         given = msgspec.structs.replace(self, lenient=False).options()
         if self.stores:
-            shares = plan(file_options(given, self.format), wanted)
+            found = file_options(given, self.format)
+            if self.partitions is not None:
+                with closing(open_stores(found)) as stores:
+                    self._check_partitions(stores.bounds(self.topic))
+            shares = plan(found, wanted)
             return _parts(
                 (one, one.rows * section.size_bytes / section.rows)
                 for share in shares
@@ -226,8 +230,19 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         options = read_options(given, self.format)
         with closing(OPENERS[self.format](options.access)) as queue:
             Topics(options, monotonic_ms).check_whole(queue)
+            if self.partitions is not None:
+                self._check_partitions(queue.bounds(self.topic))
             ranges, _ = ranges_of(queue, options)
         return _parts((one, None) for one in wanted.limit(ranges) if one.rows)
+
+    def _check_partitions(self, there: Iterable[tuple[str, int]]) -> None:
+        known = {number for _, number in there}
+        for number in sorted((self.partitions or frozenset()) - known):
+            raise UsageError(
+                f"There is no partition {number}.",
+                hint=f"The topic has the partitions {', '.join(map(str, sorted(known)))}.",
+                topic=self.topic,
+            )
 
     def left_out(self, ranges: Sequence[Range]) -> list[Range]:
         """The parts of ranges that power cuts left empty: no message ever had these offsets.

@@ -114,8 +114,9 @@ def replay(
         return
     target = Target(topic=str(to), url=given.url, transactional=transactional, resume=resume)
     _check(source, target)
+    parts = source.preview()
     if given.dry_run:
-        jobs.print_preview(source.preview(), as_json=given.as_json)
+        jobs.print_preview(parts, as_json=given.as_json)
         return
     _send(source, target, given.spark_remote, as_json=given.as_json)
 
