@@ -215,6 +215,7 @@ def test_a_callback_breaks_nothing(client: Client, topic: str, end: type[BaseExc
         assert isinstance(future, Future)
         future.add_done_callback(fail)
         assert producer.send(Message(topic, b"3")).topic == topic
+        producer.flush()
         assert producer.in_flight == 0
 
 

@@ -45,7 +45,13 @@ from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.encoder import Encoder
-from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
+from coherer._store.files import (
+    Files,
+    OsFiles,
+    make_durable_directory,
+    store_error,
+    translate_os_errors,
+)
 from coherer._store.history import ensure_history, note_removal
 from coherer._store.index import KeyIndex
 from coherer._store.inventory import Inventory
@@ -89,6 +95,11 @@ def _always(_: str) -> bool:
 
 def _reading(topic: str, queue_id: int) -> AbstractContextManager[None]:
     return translate_os_errors(f"read queue {queue_id} of topic {topic}")
+
+
+def _unreadable(topic: str, queue_id: int, error: OSError) -> StoreError:
+    """The error that `_reading` raises, for what is read once for each message."""
+    return store_error(error, f"read queue {queue_id} of topic {topic}")
 
 
 class UnsavedTopicError(StoreError):
@@ -607,8 +618,10 @@ class Store:
         if self._checkpointer.gaps:
             self.reach(topic, queue_id, offset)
         queue = self._queues.get((topic, queue_id))
-        with _reading(topic, queue_id):
+        try:
             return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
+        except OSError as error:
+            raise _unreadable(topic, queue_id, error) from error
 
     def read_slices(
         self, topic: str, queue_id: int, offset: int, *, max_bytes: int, max_count: int
@@ -628,8 +641,10 @@ class Store:
         """
         self._check_open()
         queue = self._queues.get((topic, queue_id))
-        with _reading(topic, queue_id):
+        try:
             return reading.read_slices(self._log, queue, offset, max_bytes, max_count)
+        except OSError as error:
+            raise _unreadable(topic, queue_id, error) from error
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
         """Return up to `count` entries of a queue from an offset on; fewer at the end of a file.
@@ -660,13 +675,17 @@ class Store:
 
     def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the log offset of a message; None if the queue has none at this offset."""
-        with _reading(topic, queue_id):
+        try:
             return reading.place_of(self._queues.get((topic, queue_id)), offset)
+        except OSError as error:
+            raise _unreadable(topic, queue_id, error) from error
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Return the record at an offset of the log; None if no valid record begins there."""
-        with translate_os_errors("read the log"):
+        try:
             return self._log.record_at(physical_offset)
+        except OSError as error:
+            raise store_error(error, "read the log") from error
 
     def offset_at_time(self, topic: str, queue_id: int, ms: int, *, nearest: bool = False) -> int:
         """Find the first message of a queue that was stored at `ms` or later.
