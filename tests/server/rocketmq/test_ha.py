@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from coherer import _net as net
 from coherer._record.layout import decode
 from coherer._server.rocketmq.ha.frames import HEAD, REPORT, Pieces, Reports
-from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
+from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX, HaMaster
 from coherer._server.rocketmq.ha.slave import HaSlave
-from coherer.errors import ProtocolError, UnavailableError
+from coherer._store import Draft, Store
+from coherer._store.offset_reserve import GAP_QUEUE, LEAD_MIN
+from coherer.errors import ProtocolError, StoreFullError, UnavailableError
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
-from tests.server.ha_harness import Harness, Peer, Side, running
+from tests.server.ha_harness import OPTIONS, Harness, Peer, Side, running
 from tests.waiting import until
 
 
@@ -480,3 +483,40 @@ async def test_a_slave_reports_though_nothing_happens_and_leaves_a_silent_master
     harness.clock.advance(20_001)
     slave.tick()
     await until(lambda: slave.link is not None and slave.link is not first)
+
+
+async def test_a_gap_is_told_once_whatever_goes_wrong(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heir is killed before it has told its gap, and then its disk is full for a while."""
+    replica = msgspec.structs.replace(OPTIONS, replica=True)
+    with Store.open(tmp_path, replica, now_ms=clock.now_ms) as store:
+        store.append([Draft("t", 0, b"before", b"")])
+    Store.open(tmp_path, OPTIONS, now_ms=clock.now_ms).close()
+
+    def is_full(*_: object) -> None:
+        raise StoreFullError("The disk is full.")
+
+    ends: set[int] = set()
+    for tells in (True, False):
+        side = Side(tmp_path, clock)
+        master, store = HaMaster(side.core), side.store
+        assert store.has_untold_gap == tells
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "append", is_full)
+            master.tell_gap()
+            await asyncio.sleep(0)
+            master.tick()
+            await asyncio.sleep(0)
+        assert store.has_untold_gap == tells
+        for _ in range(3):
+            master.tick()
+            await asyncio.sleep(0)
+        assert not store.has_untold_gap
+        _, end = store.queue_range(*GAP_QUEUE)
+        ends.add(end)
+        found = store.read(*GAP_QUEUE, end - 1, max_bytes=1 << 20, max_count=10)
+        assert len(found.records) == 1
+        await side.close()
+    [end] = ends
+    assert end > LEAD_MIN
