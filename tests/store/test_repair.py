@@ -253,6 +253,30 @@ def test_a_start_that_ends_in_a_repair_leaves_it_to_the_next(
     assert changes > 20
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b'{"queues":7}'])
+def test_everything_is_rebuilt_if_nobody_knows_what_to_rebuild(
+    harness: Any, content: bytes
+) -> None:
+    store = harness.open(verify_bytes=0)
+    fill(harness, store)
+    store.append([harness.draft(number, "later") for number in range(9)])
+    expected = contents(harness, store)
+    store.close()
+    lose_queue(harness.directory)
+    with pytest.raises(StoreError):
+        harness.open(files=Ending(20), verify_bytes=0)
+    path = harness.directory / "config" / "repairs.json"
+    assert b"t/0" in path.read_bytes()
+    for one in (path, path.with_name("repairs.json.bak")):
+        one.write_bytes(content)
+    what = [one.what for one in verify_store(harness.directory).problems if one.part == "queue"]
+    assert "a start did not finish rebuilding all queues" in what
+    again = harness.open(verify_bytes=0)
+    assert contents(harness, again) == expected
+    again.close()
+    assert not path.exists()
+
+
 def test_an_unfinished_repair_is_reported(harness: Any) -> None:
     store = harness.open(verify_bytes=0)
     fill(harness, store)
@@ -264,7 +288,7 @@ def test_an_unfinished_repair_is_reported(harness: Any) -> None:
         harness.open(files=files, verify_bytes=0)
     [problem] = [one for one in verify_store(harness.directory).problems if one.part == "queue"]
     assert (problem.where, problem.messages) == ("t/0, from entry 0", 50)
-    assert problem.what == "a start has not finished its repair"
+    assert problem.what == "a start did not finish its repair"
 
 
 def test_a_trimmed_queue_is_rebuilt(harness: Any) -> None:

@@ -39,7 +39,7 @@ class Deadlines(Generic[T]):
         """Remove a thing.
 
         Raises:
-            KeyError: there is none with this deadline.
+            KeyError: the thing was not added with this deadline.
         """
         drop(self._by_step, deadline_ms // _STEP_MS, thing)
 

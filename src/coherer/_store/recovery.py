@@ -338,7 +338,7 @@ class Replayer:
             return ""
         lost = (self.lost_bytes + self.torn_bytes) // RECORD_BYTES_MIN
         is_torn = self.lost_bytes < RECORD_BYTES_MIN  # only power cuts have damaged the log
-        if expected == 0 and gap > 0 and not (self._tells_gap(queue)):
+        if expected == 0 and gap > 0 and not self._tells_gap(queue):
             known = gap <= lost or is_gap(queue, gap - lost, offset, self.gaps)
             if self._rebuild or not is_torn or not known:
                 queue.start_at(queue_offset)

@@ -26,11 +26,11 @@ from msgspec.structs import replace
 from coherer._common.decoding import decoder
 from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
-from coherer.errors import StoreFullError, UsageError
+from coherer.errors import DamagedStoreError, StoreFullError, UsageError
 
 FILE: Final = "repairs.json"
 
-_UNFINISHED: Final = "a start has not finished its repair"
+_UNFINISHED: Final = "a start did not finish its repair"
 
 Damaged = dict[ConsumeQueue, tuple[int, str]]
 """Damaged queues: the first wrong entry, and the reason."""
@@ -86,13 +86,15 @@ class Repairs:
         self.unfinished = Unfinished()
 
     def load(self) -> Unfinished:
-        """Read what the last start has left.
+        """Read what the last start has left: everything if the file is invalid.
 
         Raises:
-            DamagedStoreError: the file is invalid.
             StoreError: the disk failed.
         """
-        self.unfinished = self._config.read(FILE, load) or self.unfinished
+        try:
+            self.unfinished = self._config.read(FILE, load) or self.unfinished
+        except DamagedStoreError:
+            self.unfinished = Unfinished(index=True, everything=True)
         return self.unfinished
 
     def begin(

@@ -7,7 +7,6 @@ of the last close.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,9 +22,9 @@ from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps, is_covered
-from coherer._store.repairs import Damaged, Repairs, Unfinished, damaged_by
+from coherer._store.repairs import Damaged, Repairs, damaged_by
 from coherer._store.scanner import Scanner
-from coherer.errors import DamagedStoreError, UsageError
+from coherer.errors import UsageError
 
 _ALL_BYTES = 1 << 62
 
@@ -113,9 +112,7 @@ class _Verification:
         known = inventory.load(files, directory / inventory.FILE, self._checkpoint)
         self._known = known if self._closed else None
         self._damaged: Damaged = {}
-        self._unfinished = Unfinished()
-        with suppress(DamagedStoreError):  # the files of `config/` are verified by themselves
-            self._unfinished = Repairs(ConfigFiles(files, directory / "config")).load()
+        self._unfinished = Repairs(ConfigFiles(files, directory / "config")).load()
         self._ends: dict[ConsumeQueue, int] = {}
         self._problems: list[Problem] = []
 
@@ -140,10 +137,10 @@ class _Verification:
             for queue, (first, reason) in self._damaged.items()
         ]
         if unfinished.everything:
-            what = "a start has not finished to rebuild all queues"
+            what = "a start did not finish rebuilding all queues"
             self._problems.append(Problem(part="queue", where="consumequeue", what=what))
         if unfinished.index:
-            what = "a start has not finished to rebuild it"
+            what = "a start did not finish rebuilding it"
             self._problems.append(Problem(part="index", where="index", what=what))
         elif known is not None:
             self._index.load(self._checkpoint, clean=True)

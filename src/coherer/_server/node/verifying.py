@@ -23,7 +23,7 @@ from coherer._server.rocketmq.broker.clients import FILTERS_FILE, LOCKS_FILE, pa
 from coherer._server.rocketmq.broker.delays import DELAY_FILE
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS
 from coherer._server.tubemq.master.state import check_saved
-from coherer._store import OsFiles, Store, StoreOptions, power_cuts, repairs
+from coherer._store import OsFiles, Store, StoreOptions, power_cuts
 from coherer._store.backup_files import is_backup
 from coherer._store.config_files import ConfigFiles, ConfigProblem
 from coherer._store.files import translate_os_errors
@@ -41,7 +41,6 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     FILTERS_FILE: fastjson.loads,
     LOCKS_FILE: parse_locks,
     power_cuts.FILE: power_cuts.load,
-    repairs.FILE: repairs.load,
     MASTER_FILE: check_saved,
     SETTINGS_FILE: partial(java_properties.parse_file, SETTINGS_FILE),
     IDENTITY_FILE: Identity.parse,

@@ -112,7 +112,7 @@ class HeldGets:
         self._deadlines.add(get, get.deadline_ms)
 
     def pop(self, reader: PartitionReader) -> PendingGet | None:
-        """Remove the get of a reader and return it; None if there is none."""
+        """Remove the get of a reader and return it; None if the reader has none."""
         get = self._by_reader.pop(reader, None)
         if get is not None:
             drop(self._by_channel, get.channel, get)
