@@ -1,4 +1,4 @@
-"""The store of a node: it appends messages, reads them, and deletes them when they expire.
+"""The store of a node: it appends messages, and deletes them when they expire. `reader` reads them.
 
 Invariants:
 
@@ -28,17 +28,17 @@ time of day has caught up. `clock_history` converts store times to a monotonic c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from msgspec.structs import replace
 
 from coherer._common.clock import IntervalTimer
 from coherer._record.layout import BLANK_BYTES
-from coherer._store import inventory, power_cuts, reading
+from coherer._store import inventory, power_cuts
 from coherer._store.checkpointer import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
@@ -49,7 +49,6 @@ from coherer._store.files import (
     Files,
     OsFiles,
     make_durable_directory,
-    store_error,
     translate_os_errors,
 )
 from coherer._store.history import ensure_history, note_removal
@@ -60,27 +59,21 @@ from coherer._store.model import (
     DamagedRange,
     Draft,
     DraftBatch,
-    QueueEntry,
-    ReadResult,
-    RecoveryReport,
     StoreOptions,
 )
 from coherer._store.offset_reserve import GAP_QUEUE, ends_in_gap, next_offset
+from coherer._store.reader import Reader
 from coherer._store.recovery import recover, verify
 from coherer._store.repairs import Repairs
 from coherer._store.replica import Replica
 from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
 from coherer._store.topic_retention import TopicRetention
-from coherer.errors import ClosedError, StoreError, StoreFullError
-
-if TYPE_CHECKING:  # most nodes have no replica
-    from coherer._store.holes import Source
+from coherer.errors import StoreError, StoreFullError
 
 T = TypeVar("T")
 
 _DEFAULTS: Final = StoreOptions()
 _OS_FILES: Final = OsFiles()
-_NO_LIMIT_MS: Final = 1 << 62
 _UNMAP_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
 """A queue's file is closed if it is not used for so long. Timed messages use another queue every
@@ -93,29 +86,18 @@ def _always(_: str) -> bool:
     return True
 
 
-def _reading(topic: str, queue_id: int) -> AbstractContextManager[None]:
-    return translate_os_errors(f"read queue {queue_id} of topic {topic}")
-
-
-def _unreadable(topic: str, queue_id: int, error: OSError) -> StoreError:
-    """The error that `_reading` raises, for what is read once for each message."""
-    return store_error(error, f"read queue {queue_id} of topic {topic}")
-
-
 class UnsavedTopicError(StoreError):
     """The topic is new, and no file says so yet; append the messages once it is saved."""
 
 
-class Store:
+class Store(Reader):
     r"""One directory of messages, in RocketMQ 4.9's format. Create it with `Store.open`.
 
     Attributes:
-        log: the commit log, for reading.
         topic_retention: hides messages of topics with their own limits; only the writer calls it.
         holds: who needs which records; their files are not deleted.
         options: the options; the retention may be replaced while the store is open.
         store_host: address and port that records carry as their store host.
-        recovery: the report of `open`.
         clock_history: converts times in records to the monotonic clock.
         close_error: why `close` could not write everything; empty if it could.
 
@@ -130,7 +112,6 @@ class Store:
     0 b'hello'
     """
 
-    _source: Source | None = None
     _replica: Replica | None = None
     _trimmed_to = 0
     """Queues and index have nothing before this log offset."""
@@ -144,28 +125,26 @@ class Store:
         files: Files,
         open_files: Callable[[], int] | None = None,
     ) -> None:
-        self.directory, self.options = directory, options
-        self.store_host = options.store_host
-        self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
-        self._files = files
-        self._log = self.log = log = CommitLog(
-            files, directory / "commitlog", options.segment_bytes
-        )
-        self._queue_files = QueueDirectory(
+        log = CommitLog(files, directory / "commitlog", options.segment_bytes)
+        queue_files = QueueDirectory(
             files, directory / "consumequeue", options, open_files or (lambda: options.open_files)
         )
-        self._queues = self._queue_files.queues
-        self.topic_retention = TopicRetention(log, self._queue_files)
-        self.holds = Holds(log)
-        self._index: KeyIndex | None = None
+        index = None
         if options.index_enabled:
-            self._index = KeyIndex(
+            index = KeyIndex(
                 files,
                 directory / "index",
                 options.index_slots,
                 options.index_entries,
                 options.pending_keys_max,
             )
+        super().__init__(log, queue_files, index)
+        self.directory, self.options = directory, options
+        self.store_host = options.store_host
+        self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
+        self._files = files
+        self.topic_retention = TopicRetention(log, queue_files)
+        self.holds = Holds(log)
         self._config = ConfigFiles(files, directory / "config")
         self._repairs = Repairs(self._config)
         self._encoder = Encoder(log.segment_bytes, self._queue_to_write)
@@ -173,8 +152,8 @@ class Store:
             files,
             directory / "checkpoint",
             log,
-            self._index,
-            self._queue_files.pending,
+            index,
+            queue_files.pending,
             now_ms,
             monotonic_ms,
             show_durable=options.flush == "sync",
@@ -185,14 +164,13 @@ class Store:
         self._topic_existed: Callable[[str], bool] = _always
         self._is_unsaved: Callable[[str], bool] = lambda _: False
         self._reached: list[ConsumeQueue] = []
-        self._lock_handle, self._closed, self._last_ms = -1, False, 0
+        self._lock_handle, self._last_ms = -1, 0
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
         self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)
         self._unmap_timer = IntervalTimer(_UNMAP_MS, 0)
         self._idle_timer = IntervalTimer(_IDLE_MS, 0)
         self._pause_ms = (0, 0)  # no regular flush of queues between these times
-        self.recovery = RecoveryReport()
         self.clock_history = ClockHistory(0, monotonic_ms(), now_ms())
         self.close_error = ""
 
@@ -329,8 +307,10 @@ class Store:
         The reader has read messages that a power cut has taken back. Only the writer calls it.
         """
         gaps = self._checkpointer.gaps
+        if not gaps or self.options.replica:
+            return
         queue = self._queues.get((topic, queue_id))
-        if not gaps or self.options.replica or (queue is not None and offset <= queue.next):
+        if queue is not None and offset <= queue.next:
             return
         if queue is None and (offset <= 0 or not self._topic_existed(topic)):
             return
@@ -369,16 +349,6 @@ class Store:
         self._is_unsaved = is_unsaved
 
     @property
-    def min_offset(self) -> int:
-        """The first offset of the log."""
-        return self._log.begin
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last record that readers see."""
-        return self._log.shown
-
-    @property
     def written_offset(self) -> int:
         """The offset after the last record of the log."""
         return self._log.end
@@ -407,10 +377,6 @@ class Store:
     def exceeds_size_limit(self) -> bool:
         """Whether the log is larger than `retention_bytes`: `delete_expired` should run."""
         return exceeds_limit(self._log, self.options)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("The store is closed.")
 
     def append(self, drafts: Sequence[Draft | DraftBatch]) -> list[AppendResult]:
         """Store a batch of messages, all of it or nothing.
@@ -577,197 +543,6 @@ class Store:
         if self._pause_ms[0] <= now_ms < self._pause_ms[1]:
             return False
         return self._queue_flush_timer.is_due(now_ms) and self._checkpointer.is_behind
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first offset of a queue and the next one; (0, 0) if there is no such queue."""
-        queue = self._queues.get((topic, queue_id))
-        return (queue.min, queue.max) if queue else (0, 0)
-
-    def queues(self, topic: str) -> list[int]:
-        """Return the numbers of a topic's queues that ever held a message."""
-        numbers = self._queue_files.numbers(topic)
-        return [number for number in numbers if self._queues[topic, number].max]
-
-    def topics(self) -> list[str]:
-        """Return the topics that ever held a message."""
-        return sorted({name for (name, _), queue in self._queues.items() if queue.max})
-
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_bytes: int,
-        max_count: int,
-        tags: frozenset[int] | None = None,
-    ) -> ReadResult:
-        """Read records of a queue from an offset on, as slices of the memory-mapped log.
-
-        Args:
-            offset: the first queue offset to read.
-            max_bytes: the largest total size of the records; one record is returned in any case.
-            max_count: the largest number of records.
-            tags: only return records with one of these tag codes; the others are not touched.
-
-        Raises:
-            ClosedError: the store is closed. Slices of earlier reads stay valid.
-            StoreError: the disk failed, or too many files are open.
-        """
-        self._check_open()
-        if self._checkpointer.gaps:
-            self.reach(topic, queue_id, offset)
-        queue = self._queues.get((topic, queue_id))
-        try:
-            return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
-        except OSError as error:
-            raise _unreadable(topic, queue_id, error) from error
-
-    def read_slices(
-        self, topic: str, queue_id: int, offset: int, *, max_bytes: int, max_count: int
-    ) -> ReadResult | None:
-        """Read records of a queue like `read`, without a step per record.
-
-        Adjacent records are a slice of the log, scattered ones are copied (see `joining`). They are
-        not verified: callers compare the heads with queue and offsets, else they call `read`.
-
-        Returns:
-            The slices, or the copy, without `offsets`; None if there is nothing to read at the
-            offset, or if parts of the log are known to be damaged. Then call `read`.
-
-        Raises:
-            ClosedError: the store is closed. Slices of earlier reads stay valid.
-            StoreError: see `read`.
-        """
-        self._check_open()
-        queue = self._queues.get((topic, queue_id))
-        try:
-            return reading.read_slices(self._log, queue, offset, max_bytes, max_count)
-        except OSError as error:
-            raise _unreadable(topic, queue_id, error) from error
-
-    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
-        """Return up to `count` entries of a queue from an offset on; fewer at the end of a file.
-
-        Raises:
-            ClosedError: the store is closed.
-            StoreError: see `read`.
-        """
-        self._check_open()
-        with _reading(topic, queue_id):
-            return reading.entries(self._queues.get((topic, queue_id)), offset, count)
-
-    def after_blanks(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the first offset from one on where a queue has a message; its next one if none."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None or offset >= queue.max:
-            return offset
-        with _reading(topic, queue_id):
-            return queue.after_blanks(max(offset, queue.min))
-
-    def first_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
-        """Return the first message of a queue that is not before an offset of the log."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return 0
-        with _reading(topic, queue_id):
-            return queue.first_where(lambda _, place, __: place >= physical_offset)
-
-    def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Return the log offset of a message; None if the queue has none at this offset."""
-        try:
-            return reading.place_of(self._queues.get((topic, queue_id)), offset)
-        except OSError as error:
-            raise _unreadable(topic, queue_id, error) from error
-
-    def record_at(self, physical_offset: int) -> memoryview | None:
-        """Return the record at an offset of the log; None if no valid record begins there."""
-        try:
-            return self._log.record_at(physical_offset)
-        except OSError as error:
-            raise store_error(error, "read the log") from error
-
-    def offset_at_time(self, topic: str, queue_id: int, ms: int, *, nearest: bool = False) -> int:
-        """Find the first message of a queue that was stored at `ms` or later.
-
-        Returns the next offset if all messages are older. With `nearest`, Java's rule applies: the
-        message with the nearest store time, the earlier of two equally near ones, 0 if none.
-        """
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return 0
-        with _reading(topic, queue_id):
-            return reading.offset_at_time(self._log, queue, ms, nearest=nearest)
-
-    def by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = _NO_LIMIT_MS,
-    ) -> list[memoryview]:
-        """Find the records of a topic that have a key (or unique id), newest first."""
-        found = self.search_key(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms)
-        return [record for record in found if record is not None]
-
-    def search_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = _NO_LIMIT_MS,
-    ) -> Iterator[memoryview | None]:
-        """`by_key` step by step: also None now and then, so that the caller can do other work.
-
-        A search may have to pass over millions of other keys.
-        """
-        if self._index is None:
-            return
-        with translate_os_errors(f"search for a key in topic {topic}"):
-            yield from reading.search_key(
-                self._log,
-                self._index,
-                topic,
-                key,
-                max_count=max_count,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-            )
-
-    def read_raw(self, offset: int, max_bytes: int) -> memoryview:
-        """Return bytes of the log, up to the end of their file.
-
-        Known damage is filled with records that nobody delivers; see `holes`.
-
-        Raises:
-            ClosedError: the store is closed. Slices of earlier reads stay valid.
-        """
-        return self._replica_source().known(offset, max_bytes)
-
-    def read_verified(self, offset: int, max_bytes: int) -> memoryview:
-        """Return bytes of the log, up to the end of their file: the data for a replica.
-
-        Damage is filled with records that nobody delivers; see `holes`. The result is empty at the
-        end of the log, and also if it must be verified further: then call again after other work.
-
-        Raises:
-            ClosedError: the store is closed. Slices of earlier reads stay valid.
-        """
-        with translate_os_errors("read the log"):
-            return self._replica_source().read(offset, max_bytes)
-
-    def _replica_source(self) -> Source:
-        self._check_open()
-        if self._source is None:
-            from coherer._store.holes import Source  # most nodes have no replica
-
-            torn = [piece for cut in self.recovery.cuts for piece in cut.torn]
-            self._source = Source(self._log, torn, self.recovery.checked_from)
-        return self._source
 
     def verify(self) -> list[DamagedRange]:
         """Read the whole log; return its damaged ranges.
