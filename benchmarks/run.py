@@ -263,11 +263,12 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
         results.singles += operators.large(folder, options.repetitions, _log, quick=options.quick)
     if _wanted("brokers", options.only):
         results.singles += brokers.measure(folder, options.repetitions, _log, quick=options.quick)
-    if _wanted("connections", options.only):
-        java = None if options.without_java else _java("rocketmq")
-        results.singles += connections.measure(
-            folder, options.repetitions, _log, java, quick=options.quick
-        )
+    for protocol in connections.SYSTEMS:
+        if _wanted(f"connections-{protocol}", options.only):
+            java = None if options.without_java else _java(protocol)
+            results.singles += connections.measure(
+                protocol, folder, options.repetitions, _log, java, quick=options.quick
+            )
     if _wanted("backlog", options.only):
         counts = backlog.QUICK_COUNTS if options.quick else backlog.COUNTS
         results.singles += backlog.measure(folder, _log, counts=options.backlog or counts)

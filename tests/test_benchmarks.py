@@ -42,7 +42,8 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
         "scan-100-all columns",
         "command-fixture",
         "large-metrics-size",
-        "connections-balance-Coherer",
+        "connections-rocketmq-balance-Coherer",
+        "connections-tubemq-balance-Coherer",
     }
 
 
