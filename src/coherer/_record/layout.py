@@ -6,7 +6,7 @@ sys flag 4 · born time 8 · born host 8|20 · store time 8 · store host 8|20 �
 prepared offset 8 · body length 4 · body · topic length 1 · topic · properties length 2 · properties
 ```
 
-Numbers are big-endian. A host is an address and a 4-byte port; bits 16 and 32 of the sys flag say
+Numbers are big-endian. A host is an address and a 4-byte port; bits 4 and 5 of the sys flag say
 that the born host or the store host has a 16-byte address. The CRC is zlib's CRC-32 of the body
 as stored, without its highest bit.
 

@@ -6,7 +6,6 @@
     lock
 
 A backup writes only new files, in a new numbered directory. Then it replaces the manifest in one
-A backup writes only new files, in a new numbered directory. Then it replaces the manifest in one
 step, and removes the files that the manifest no longer names. So the manifest always names complete
 files, and the previous backup stays valid if a backup is killed. The manifest contains its own
 checksum, and is compared with the table of `backup_contents` whenever it is read.

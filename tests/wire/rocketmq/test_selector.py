@@ -1,6 +1,6 @@
 """SQL92 selectors: every statement of 7.2 to 7.4 as a case. All results are Java's own.
 
-`tests/interop/test_selector.py` asks Java for many more.
+`tests/interop/test_rocketmq_selector.py` asks Java for many more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of sent and processed messages (`pip install opentelemetry-api`).
+"""OpenTelemetry spans of sent and processed messages (`pip install "coherer[otel]"`).
 
 ```python
 telemetry = Telemetry()
@@ -53,7 +53,7 @@ class Telemetry:
             from opentelemetry import trace
         except ImportError as error:
             raise UsageError(
-                "OpenTelemetry is not installed.", hint="pip install opentelemetry-api"
+                "OpenTelemetry is not installed.", hint='pip install "coherer[otel]"'
             ) from error
         self._tracer = trace.get_tracer("coherer", __version__, provider)
 

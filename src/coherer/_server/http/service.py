@@ -1,6 +1,6 @@
 """TubeMQ's HTTP administration: a table of methods, and the HTTP server that calls them.
 
-See docs/protocol/tubemq.md, section 10, and docs/architecture.md for why this is not a framework.
+See docs/protocol/tubemq.md, section 10, and docs/decisions/h11.md for why this is not a framework.
 
 `GET /webapi.htm?method=<name>&…` calls the master, any other path the broker; Java's servers have a
 port for each. Parameters come from the query or from a POSTed form; responses are JSON. Methods

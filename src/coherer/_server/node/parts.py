@@ -1,4 +1,4 @@
-"""The parts of a node that metrics, status and drain read; the node creates all three.
+"""What the metrics, the status and the drain of a node read of it.
 
 `Load` says how busy its event loop and its process are.
 """
