@@ -4,7 +4,9 @@
 * `properties`: the property text, tag codes, index keys and message times.
 * `ids`: offset ids and unique ids.
 * `compression`: zlib bodies.
-* `columns`: property texts as Arrow columns.
+* `records`, `scan`, `runs`: records found in a buffer: one by one, by numpy, and verified.
+* `record_columns`, `columns`: records, and their property texts, as Arrow columns.
+* `batches`, `packing`: several messages in one request, and such batches from Arrow columns.
 * `system_topics`: topics and groups that RocketMQ reserves, and delay levels.
-* `offset_ranges`: ranges of missing offsets.
+* `bad_record`, `offset_ranges`: what a reader does not get.
 """

@@ -14,7 +14,8 @@ From the wire upwards:
 | `names` | queues, topics, groups, namespaces |
 | `acl` | signatures |
 | `messages` | a user's message as RocketMQ carries it, alone and in a batch |
-| `sending`, `pulling`, `delivery`, `columns` | the hot paths |
+| `sending`, `pulling`, `delivery` | the hot paths |
+| `bad_records` | why a pull lacks messages |
 | `subscription`, `selector` | the messages of a topic that a consumer wants |
 | `allocate` | the queues that each member of a group reads |
 | `java_properties` | the settings of servers as text |

@@ -11,7 +11,10 @@ From the wire upwards:
 | `messages` | every message, generated from `proto/*.proto` |
 | `names` | the texts inside messages: brokers, partitions, topics, settings |
 | `payload` | the bytes of a user's message: attributes, body, checksum |
-| `sending`, `delivery`, `columns` | the hot paths of methods 13 and 17 |
+| `sending`, `delivery` | the hot paths of methods 13 and 17 |
+| `columns`, `scanned` | delivered messages as Arrow columns; a whole answer at once, by numpy |
+| `stored` | stored records as TubeMQ messages |
+| `bad_records` | why a message is bad |
 | `codes` | result codes, and an exception for each |
 | `credentials`, `flow` | signatures; flow control rules |
 
