@@ -21,7 +21,8 @@ BY_THEMSELVES = {"integrations"}
 
 def names(text: str) -> set[str]:
     """The names between backticks; `index*` stands for all names that begin so."""
-    return {name for span in re.findall(r"`([^`]+)`", text) for name in re.findall(r"\w[\w*]*", span)}
+    spans = re.findall(r"`([^`]+)`", text)
+    return {name for span in spans for name in re.findall(r"\w[\w*]*", span)}
 
 
 def rows() -> dict[str, set[str]]:
