@@ -56,7 +56,7 @@ Topics: TypeAlias = str | Iterable[str] | Mapping[str, Iterable[str]]
 """One topic, several topics, or topics with the tags to receive of each."""
 
 Start: TypeAlias = Literal["latest", "earliest", "always-latest"]
-"""Where a group begins that has no offset yet."""
+"""Where a group begins that has no offset yet; with `"always-latest"`, every group."""
 
 
 class ConnectKeywords(CommonKeywords, total=False):
@@ -492,7 +492,8 @@ class Client(_Block, Protocol):
         Args:
             group: the consumer group; its members share the partitions of its topics.
             topics: a topic, several, or a mapping of topics to tags.
-            start: where a group begins that has no offset yet.
+            start: where a group begins that has no offset yet: at the end, or at the oldest
+                message. `"always-latest"` begins at the end even if the group has an offset.
             prefetch_bytes: how much may be fetched ahead of the application.
 
         Raises:

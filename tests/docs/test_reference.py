@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,26 @@ def test_every_blocking_name_is_described() -> None:
     loaded = importlib.import_module("coherer.blocking")
     found = described("blocking.md", "coherer.blocking")
     assert set(found) == set(loaded.__all__) - {"rocketmq", "tubemq"}
+
+
+def docstrings(module: str) -> Iterator[tuple[str, str]]:
+    """The docstrings of a module's public classes and functions, and of their public members."""
+    loaded = importlib.import_module(module)
+    for name in loaded.__all__:
+        value = getattr(loaded, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            members = vars(value).items() if inspect.isclass(value) else ()
+            yield name, value.__doc__ or ""
+            for member, own in members:
+                if not member.startswith("_"):
+                    yield f"{name}.{member}", getattr(own, "__doc__", None) or ""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["coherer", *(f"coherer.{name}" for name in ("admin", "rocketmq", "tubemq", "testing"))],
+)
+def test_public_docstrings_name_nothing_private(module: str) -> None:
+    private = re.compile(r"`(?:[\w.]*\.)?_[a-z][\w.]*`|see the module|see `start_position`")
+    found = [name for name, text in docstrings(module) if private.search(text)]
+    assert found == []

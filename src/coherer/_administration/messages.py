@@ -112,7 +112,8 @@ async def by_id(
     if isinstance(cluster, TubeCluster):
         if topic is None:
             raise UsageError(
-                "TubeMQ finds messages by reading their topic.", hint="Name the topic (--topic)."
+                "TubeMQ finds messages by reading their topic.",
+                hint="Name the topic; on the command line, with --topic.",
             )
         found = await _by_tube_id(cluster, topic, message_id, limit, show)
         if found is None and (problem := await _unread(cluster, topic)):
@@ -125,7 +126,8 @@ async def by_id(
     elif message is None:
         raise RefusedError(
             f"No broker has a message with the offset id {message_id}.",
-            hint="If it is the unique id of a message, name the topic as well (--topic).",
+            hint="If it is the unique id of a message, name the topic as well; on the command "
+            "line, with --topic.",
         )
     return None if message is None else found_of(message, cluster.namespace)
 

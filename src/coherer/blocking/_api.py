@@ -454,7 +454,8 @@ class Client(_Block, Protocol):
         Args:
             group: the consumer group; its members share the partitions of its topics.
             topics: a topic, several, or a mapping of topics to tags.
-            start: where a group begins that has no offset yet.
+            start: where a group begins that has no offset yet: at the end, or at the oldest
+                message. `"always-latest"` begins at the end even if the group has an offset.
             prefetch_bytes: how much may be fetched ahead of the application.
 
         Raises:

@@ -279,8 +279,9 @@ class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
         `ack` and a loop's next message leave the message alone, and another `retry` waits.
 
         Args:
-            later: the delay. Brokers only have some delays (`_record.system_topics`) and use the
-                next longer one. A number is one of these levels. None: longer with each attempt.
+            later: the delay. Brokers only have some delays, by default 18 from 1 s to 2 h, and
+                use the next longer one. A number is one of these levels. None: longer with each
+                attempt.
             reason: why the message is retried, for the people who examine dead letters. The broker
                 stores it as the property `cohererRetryReason`, up to
                 `limits.RETRY_REASON_CHARS_MAX` characters; a later reason replaces it. Do not put
@@ -386,7 +387,7 @@ class Client(ClientFacade[aio.Client]):
             group: the group; its members share the queues of its topics, and all of them must have
                 the same topics and filters. A client has at most one consumer of a group.
             topics: a topic, several, or a mapping of topics to filters: tags, or
-                `coherer._wire.rocketmq.subscription.Sql92`.
+                `coherer.rocketmq.Sql92`.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -832,7 +833,8 @@ class TwoPhaseCommit(Facade[aio.TwoPhaseCommit]):
             verdict: commit or roll back.
             window: the maximum number of requests in flight.
             within_ms: send no request later than this; those that are left fail. A coordinator that
-                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
+                may be replaced needs it: after this time its successor can look for what
+                was committed.
 
         Returns:
             The index and the error of each half message whose end was refused or not answered. A

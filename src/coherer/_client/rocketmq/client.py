@@ -147,7 +147,7 @@ class Client(BaseClient):
             group: the group; its members share the queues of its topics, and all of them must have
                 the same topics and filters. A client has at most one consumer of a group.
             topics: a topic, several, or a mapping of topics to filters: tags, or
-                `coherer._wire.rocketmq.subscription.Sql92`.
+                `coherer.rocketmq.Sql92`.
             options: see `ConsumerOptions`.
 
         Raises:

@@ -185,7 +185,10 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a consumer.
 
     Args:
-        start: where to begin, see `start_position`.
+        start: where a group begins in a queue without an offset of the group: `"latest"`, at the
+            end; `"earliest"`, at the oldest message; a `datetime`, at the first message that was
+            stored about then. `"always-latest"` begins at the end, and a mapping of queues to
+            offsets at these, even if the group has an offset.
         model: whether the members of a group share the messages, or each of them gets all.
         orderly: deliver one batch of a queue at a time, and nothing behind a batch that failed.
             The queues are locked at the broker.

@@ -66,8 +66,9 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         `ack` and a loop's next message leave the message alone, and another `retry` waits.
 
         Args:
-            later: the delay. Brokers only have some delays (`_record.system_topics`) and use the
-                next longer one. A number is one of these levels. None: longer with each attempt.
+            later: the delay. Brokers only have some delays, by default 18 from 1 s to 2 h, and
+                use the next longer one. A number is one of these levels. None: longer with each
+                attempt.
             reason: why the message is retried, for the people who examine dead letters. The broker
                 stores it as the property `cohererRetryReason`, up to
                 `limits.RETRY_REASON_CHARS_MAX` characters; a later reason replaces it. Do not put

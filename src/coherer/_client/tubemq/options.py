@@ -27,10 +27,8 @@ from coherer._common import clock, machine
 from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
 
-"""Start positions by name."""
-
 READ_STATUS: Final[Mapping[str, int]] = {"earliest": 0, "latest": 1, "always-latest": 2}
-"""The field `readStatus` of a registration with a broker."""
+"""Start positions by name, as the field `readStatus` of a registration with a broker."""
 
 CONTINUE: Final = 0
 """The `readStatus` of every registration but the first."""
@@ -77,7 +75,10 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a consumer.
 
     Args:
-        start: where to begin, see the module.
+        start: where a group begins in a partition without an offset of the group: `"latest"`, at
+            the end, or `"earliest"`, at the oldest message. `"always-latest"` begins at the end,
+            and a mapping of partition keys to offsets, or a `Bound`, at these offsets, even if the
+            group has an offset.
         poll_ms: timeout of a get. Coherer's broker holds a get without messages almost this long.
         empty_ms: pause after "not found" from a broker that does not hold gets.
         release_ms: how long batches may still be acknowledged when their partition is revoked.

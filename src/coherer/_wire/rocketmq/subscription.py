@@ -42,7 +42,8 @@ class Sql92(msgspec.Struct, frozen=True):
     """Messages whose properties make an expression true.
 
     Args:
-        text: for example `carrier = 'UA' AND delay > 15`. See `coherer._wire.rocketmq.selector`.
+        text: for example `carrier = 'UA' AND delay > 15`. It means what Java's brokers make of it:
+            `NOT a = 3` is `(NOT a) = 3`, and `3.5` is not greater than `3`, but than `3.0`.
     """
 
     text: str
