@@ -255,8 +255,8 @@ class TwoPhaseCommit:
             verdict: commit or roll back.
             window: the maximum number of requests in flight.
             within_ms: send no request later than this; those that are left fail. A coordinator that
-                may be replaced needs it: after this time its successor can look for what
-                was committed.
+                may be replaced needs it: after this time its successor can look for what was
+                committed.
 
         Returns:
             The index and the error of each half message whose end was refused or not answered. A
