@@ -41,7 +41,6 @@ from coherer._server.node.closing import (
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.parts import Load
 from coherer._server.node.rocketmq import RocketMqService
-from coherer._server.node.sibling_topics import follow, unregistered
 from coherer._server.node.tubemq import TubeMqService
 from coherer._server.node.version import check_version, upgrade
 from coherer._server.options.exposure import warnings
@@ -301,10 +300,7 @@ class Node:
             return self.core.disk.problem
         if not self._registered:
             return "Its master or name server has not accepted it yet."
-        missing = unregistered(
-            self.options, self.master, self.rocketmq.name_server, self.siblings.drained
-        )
-        return self.siblings.problem(but=self.options.broker_id) or missing or None
+        return self._problem_of_siblings()
 
     async def stop(self, *, unregister: bool = True) -> None:
         """Stop in order. Does nothing if the node has stopped already.
@@ -446,8 +442,7 @@ class Node:
             await tubemq.open_master(*self._files(), access=access, web_port=web_port)
         if options.own_name_server is not None:
             await rocketmq.open_name_server(options.own_name_server, *self._files(), access)
-        if self.core is not None and self.master is not None and rocketmq.name_server is not None:
-            follow(options, self.master, rocketmq.name_server.routes, self.core)
+        self._follow_siblings()
         if self.core is not None and options.rocketmq_broker is not None:
             await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
         self._admin = cache(partial(self._administration, tubemq.files or self._saver))
@@ -456,6 +451,24 @@ class Node:
             self.metrics_port = listener.port
         tubemq.connect()
         rocketmq.connect()
+
+    def _follow_siblings(self) -> None:
+        names = self.rocketmq.name_server
+        if self.options.brokers == 1 or self.core is None or self.master is None or names is None:
+            return
+        from coherer._server.node.sibling_topics import follow  # as for `_administration`
+
+        follow(self.options, self.master, names.routes, self.core)
+
+    def _problem_of_siblings(self) -> str | None:
+        if self.options.brokers == 1:
+            return None
+        from coherer._server.node.sibling_topics import unregistered  # as for `_administration`
+
+        missing = unregistered(
+            self.options, self.master, self.rocketmq.name_server, self.siblings.drained
+        )
+        return self.siblings.problem(but=self.options.broker_id) or missing or None
 
     def _open_core(self) -> Core:
         options = self.options

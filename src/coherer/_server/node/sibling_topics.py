@@ -18,8 +18,6 @@ from coherer._server.tubemq.master.topic_sync import SiblingSync
 
 def follow(options: NodeOptions, master: Master, routes: RouteTable, core: Core) -> None:
     """Start copying the topics of the other brokers to the master's catalog."""
-    if options.brokers == 1:
-        return
     known = names(options)
     sync = SiblingSync(master, known, core.topics.is_internal)
     others = {name for broker, name in known.items() if broker != options.broker_id}
@@ -36,8 +34,6 @@ def unregistered(
 
     Brokers with the ids in `drained` are ignored.
     """
-    if options.brokers == 1:
-        return ""
     for broker, name in names(options).items():
         if broker in drained:
             continue
