@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,51 @@ def test_a_topic_whose_files_cannot_be_deleted_is_deleted_later(
     assert harness.labels(store, "u").items() > kept.items()
     crashed = harness.open(harness.crash())
     assert harness.everything(crashed) == harness.everything(store)
+
+
+def failing_from(number: int, works: Callable[[Path], None]) -> Callable[[Path], None]:
+    calls = itertools.count()
+
+    def call(path: Path) -> None:
+        if "consumequeue" in path.parts and next(calls) >= number:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        works(path)
+
+    return call
+
+
+@pytest.mark.parametrize("method", ["remove", "remove_tree"])
+def test_what_a_failed_deletion_leaves_can_be_read_and_continued(
+    harness: Any, monkeypatch: Any, tmp_path: Path, method: str
+) -> None:
+    """Whichever file or directory could not be deleted."""
+    for failing in range(9):
+        directory = tmp_path / str(failing)
+        files = OsFiles()
+        store = harness.open(directory, files=files)
+        store.append([harness.draft(n, queue_id=n // 50) for n in range(100)])
+        store.append([harness.draft(0, "u")])
+        with monkeypatch.context() as patch:
+            patch.setattr(files, method, failing_from(failing, getattr(files, method)))
+            try:
+                store.delete_topic("t")
+            except StoreError:
+                pass
+            else:
+                break
+        left = harness.labels(store)
+        assert list(left) == list(range(*store.queue_range("t", 0)))
+        store.append([harness.draft(200), harness.draft(1, "u")])
+        assert list(harness.labels(store).values()) == [*left.values(), "t/0/200"]
+        store.flush_queues()
+        expected = harness.everything(store)
+        store.close()
+        store = harness.open(directory)
+        assert harness.everything(store) == expected
+        store.delete_topic("t")
+        assert [*harness.everything(store)] == [("u", 0)]
+        assert not (directory / "consumequeue" / "t").exists()
+    assert failing > 2
 
 
 def test_the_number_of_open_files_is_limited(harness: Any, clock: Any) -> None:

@@ -570,29 +570,28 @@ class ConsumeQueue:
             self._remove_file(self._path(begin))
             self.first_file = begin + self.file_bytes
 
-    def remove(self) -> None:
-        """Delete all files of the queue, then its entries in memory; raises OSError."""
+    def reset(self) -> None:
+        """Delete all files of the queue, the oldest first, and make it empty.
+
+        Raises:
+            OSError: a file could not be deleted. The queue is whole from there on.
+        """
         pending = self._pending
         with pending.writing, self._handles.guard:
+            self._active = (self._directory, 0)
             for begin in self.begins():
                 self._remove_file(self._path(begin))
-            self._files.remove_tree(self._directory)
+                self.first_file = begin + self.file_bytes
+                self._floor = -1
+                self.min = min(max(self.min, self.first_file // ENTRY_BYTES), self.max)
             with pending.guard:
                 pending.count -= len(self.tail[1]) // ENTRY_BYTES
                 self.tail = (0, bytearray())
                 if self in pending.queues:
                     pending.queues.remove(self)
-
-    def reset(self) -> None:
-        """Delete all files of the queue, and make it empty.
-
-        Raises:
-            OSError: a file could not be deleted.
-        """
-        self.remove()
-        self.min = self.max = self.next = self.first_file = 0
-        self._floor = -1
-        self.kept = False
+            self.min = self.max = self.next = self.first_file = 0
+            self.kept = False
+            self._files.remove_tree(self._directory)
 
 
 Queues = dict[tuple[str, int], ConsumeQueue]
@@ -697,7 +696,7 @@ class QueueDirectory:
             OSError: a file could not be deleted.
         """
         for number in self.numbers(topic):
-            self.queues[topic, number].remove()
+            self.queues[topic, number].reset()
             del self.queues[topic, number]  # not before: another call removes what is left
             self._numbers[topic].discard(number)
         self._numbers.pop(topic, None)
