@@ -139,6 +139,28 @@ async def test_after_the_end_files_are_written_at_once() -> None:
     assert disk.writes == [("a", b"1")]
 
 
+async def test_a_file_is_written_again_if_a_failed_write_may_have_changed_it() -> None:
+    """Also if its content is what it was before that write."""
+    disk, state, fails = {"a": b""}, {"n": 1}, False
+
+    def write(name: str, content: bytes) -> None:
+        disk[name] = content
+        if fails:  # the new file has its name, and the directory could not be synced
+            raise StoreError("The disk failed.")
+
+    saver = DeferredSaver(write)
+    saver.save("a", of(state))
+    await saver.flush()
+    fails, state["n"] = True, 2
+    saver.save("a", of(state))
+    with pytest.raises(StoreError):
+        await saver.flush()
+    fails, state["n"] = False, 1
+    await saver.flush()
+    assert disk == {"a": b"1"}
+    await saver.close()
+
+
 def test_without_a_loop_files_are_written_at_once() -> None:
     disk = Disk()
     DeferredSaver(disk.write).save("a", lambda: b"1")

@@ -188,6 +188,27 @@ def test_a_refused_batch_is_remembered_until_one_of_its_size_is_stored(tmp_path:
     assert disk.problem is None
 
 
+def test_a_disk_that_cannot_be_measured_is_as_full_as_before(tmp_path: Path) -> None:
+    free: int | None = 10
+
+    def usage(_: Path) -> tuple[int, int, int]:
+        if free is None:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return 1_000, 1_000 - free, free
+
+    disk = Disk(tmp_path, 100, lambda: 0, usage)
+    full = disk.problem
+    assert full is not None
+    free = None
+    disk.check()
+    assert (disk.problem, disk.free) == (full, None)
+    free = 500
+    disk.check()
+    free = None
+    disk.check()
+    assert disk.problem is None
+
+
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 async def test_sends_are_refused_before_the_disk_is_full(tmp_path: Path, protocol: str) -> None:
     async with Node(options(tmp_path, disk_free_min_bytes=1 << 62)) as node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,73 @@ def test_a_store_on_a_full_disk_can_be_closed(harness: Any, full_files: Any) -> 
     again.close()
     assert again.close_error == ""
     assert harness.open().recovery.clean
+
+
+def test_a_file_that_cannot_grow_stays_open_for_nobody(harness: Any) -> None:
+    """Otherwise senders that try again would use up the open files of the process."""
+
+    class Limited(OsFiles):
+        left = 10**6
+        limited = False
+
+        def open(self, path: Path, *, create: bool = False) -> int:
+            if not self.left:
+                raise OSError(errno.EMFILE, "Too many open files")
+            self.left -= 1
+            return super().open(path, create=create)
+
+        def close(self, handle: int) -> None:
+            self.left += 1
+            super().close(handle)
+
+        def resize(self, handle: int, size: int) -> None:
+            if self.limited and size:
+                raise OSError(errno.EFBIG, "File too large")
+            super().resize(handle, size)
+
+    files = Limited()
+    store = harness.open(files=files)
+    files.limited, files.left = True, 3
+    for _ in range(9):
+        with pytest.raises(StoreFullError, match="The disk is full"):
+            store.append([harness.draft(0)])
+    files.limited, files.left = False, 99
+    store.append([harness.draft(1)])
+    assert harness.labels(store) == {0: "t/0/1"}
+
+
+def test_queue_files_are_synced_after_a_log_that_could_not_be_written_again(harness: Any) -> None:
+    """The next checkpoint covers their entries."""
+
+    class Failing(OsFiles):
+        error = 0
+
+        def __init__(self) -> None:
+            self.synced: set[str] = set()
+            self.paths: dict[int, Path] = {}
+
+        def open(self, path: Path, *, create: bool = False) -> int:
+            handle = super().open(path, create=create)
+            self.paths[handle] = path
+            return handle
+
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            if self.error and self.paths[handle].parent.name == "commitlog":
+                raise OSError(self.error, os.strerror(self.error))
+            super().write(handle, data, offset)
+
+        def sync(self, handle: int) -> None:
+            self.synced.add(self.paths[handle].parent.parent.name)
+            super().sync(handle)
+
+    killed = harness.open()
+    killed.append([harness.draft(number) for number in range(9)])
+    files = Failing()
+    files.error = errno.ENOSPC
+    store = harness.open(harness.crash(), files=files)
+    files.error = errno.EIO
+    with pytest.raises(StoreError, match="Could not write the log"):
+        store.flush_queues()
+    files.error = 0
+    store.flush_queues()
+    assert "t" in files.synced

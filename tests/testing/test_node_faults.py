@@ -310,7 +310,8 @@ def test_a_sync_that_fails(protocol: str) -> None:
                 else:
                     with pytest.raises(CohererError):
                         await producer.send(Message("orders", b"1"))
-            with pytest.raises(CohererError):  # it does not trust this disk any more
+            # It does not trust this disk any more.
+            with pytest.raises(CohererError, match=r"disk has failed.*check its disk"):
                 await producer.send(Message("orders", b"2"))
             async with node.down(kill=True):
                 pass

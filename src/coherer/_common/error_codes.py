@@ -8,13 +8,13 @@ from typing import ClassVar, Final, TypeVar
 
 from coherer.errors import RefusedError
 
-_DISK_FULL: Final = "disk is full"
-"""Part of the answer of a Coherer broker whose disk is full. Java's RocketMQ broker uses the same
-code with the text "maybe disk full", because it cannot be sure."""
-_DISK_FULL_ADVICE: Final = (
-    "Free disk space on that server or lower its retention; it resumes automatically. Sending more "
-    "slowly does not help."
-)
+_ADVICE_BY_TEXT: Final = {
+    "disk is full": "Free disk space on that server or lower its retention; it resumes "
+    "automatically. Sending more slowly does not help.",
+    "disk has failed": "See the server's log, check its disk, and restart it.",
+}
+"""By a part of the answer of a Coherer broker. Java's RocketMQ broker uses the same code with the
+text "maybe disk full", because it cannot be sure."""
 
 
 class CodedError(RefusedError):
@@ -55,8 +55,7 @@ def refused_error(
     """
     kind = kinds.get(code)
     advice = kind.advice if kind else ""
-    if text and _DISK_FULL in text:
-        advice = _DISK_FULL_ADVICE
+    advice = next((one for part, one in _ADVICE_BY_TEXT.items() if part in (text or "")), advice)
     return (kind or RefusedError)(
         text or (kind.meaning if kind else "The server refused the request."),
         code=code,

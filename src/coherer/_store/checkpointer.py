@@ -33,7 +33,7 @@ from coherer._store.files import (
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve, with_gap
-from coherer.errors import StoreError, StoreFullError
+from coherer.errors import StoreError
 
 DAMAGED_MAX: Final = 10_000
 """The longest gap, in entries, for damage of the log. Each queue writes it before its next message:
@@ -273,7 +273,7 @@ class Checkpointer:
             try:
                 self.flush_log()
                 self._sync(unsynced)
-            except StoreFullError:
+            except StoreError:
                 self._pending.restore_unsynced(unsynced)
                 raise
             times = (self._log.durable_ms, queues_ms, indexed[0])

@@ -128,8 +128,12 @@ class CommitLog:
         """Return the handle of a file of the log; open it at its full size if necessary."""
         if segment.handle is None:
             handle = self._files.open(segment.path, create=True)
-            if self._files.size(handle) != self.segment_bytes:
-                self._files.resize(handle, self.segment_bytes)
+            try:
+                if self._files.size(handle) != self.segment_bytes:
+                    self._files.resize(handle, self.segment_bytes)
+            except OSError:
+                self._files.close(handle)
+                raise
             segment.handle = handle
         return segment.handle
 

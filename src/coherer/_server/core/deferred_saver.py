@@ -191,7 +191,7 @@ class DeferredSaver:
             _log.error("%s could not be written and will be retried: %s", name, error, about=name)
             if not isinstance(error, StoreError):
                 error = StoreError(f"{name} could not be written: {error!r}.")
-            file.error = error
+            file.error, file.written = error, None  # nobody knows what the disk has
             file.saved(error)
 
     def _resolve(self, count: int) -> None:

@@ -30,6 +30,7 @@ from coherer.errors import CohererError, StoreFullError
 
 _log = Log(logging.getLogger(__name__))
 
+FAILED: Final = "The disk has failed; sends are refused until a restart."
 RESERVE_FILE: Final = "reserve"
 RESERVE_BYTES: Final = 1 << 20
 FORGET_MS: Final = 60_000
@@ -94,7 +95,7 @@ class Disk:
     def problem(self) -> str | None:
         """Why messages cannot be stored; None if they can."""
         if self.failed:
-            return "The disk has failed; sends are refused until a restart."
+            return FAILED
         found = self.refusal or self._refused
         return None if found is None else str(found)
 
@@ -104,16 +105,17 @@ class Disk:
             self.total, _, self.free = self._usage(self._directory)
         except OSError:
             self.total = self.free = None
-        self._judge(self.free)
+        if self.free is not None:
+            self._judge(self.free)
         if self._refused is not None and self._now_ms() - self._refused_ms >= FORGET_MS:
             self._refused = None
         if self.refusal is None and self.free is not None:
             self._keep_reserve(self.free)
 
-    def _judge(self, free: int | None) -> None:
+    def _judge(self, free: int) -> None:
         least = self.free_min
         enough = least if self.refusal is None else least + least // 2
-        if free is None or free >= enough:
+        if free >= enough:
             if self.refusal is not None:
                 _log.plain.warning("The disk has %s free again; sends are accepted", _size(free))
             self.refusal = None
@@ -176,13 +178,13 @@ class Disk:
             path.write_bytes(os.urandom(size))  # a compressing file system would store no zeros
 
 
-def _size(count: int | None) -> str:
+def _size(count: int) -> str:
     """Format a number of bytes.
 
     >>> _size(83_886), _size(3 << 30)
     ('81.9 KiB', '3.0 GiB')
     """
-    value, unit = float(count or 0), "bytes"
+    value, unit = float(count), "bytes"
     for following in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
             break

@@ -30,6 +30,7 @@ from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.groups import Group
 from coherer._rules.rocketmq.timers import any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional, with_count
+from coherer._server.core.disk import FAILED
 from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
 from coherer._server.rocketmq.broker.state import RocketState
@@ -244,7 +245,8 @@ class SendHandler:
                 f"Producer: {channel.peer}",
             )
         if not self._accepting:
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE)
+            why = _SLAVE if state.is_slave else FAILED
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {why}")
         if not topic.name.startswith(RETRY_PREFIX):
             self._checked_topics[topic.name] = _CheckedTopic(topic)
         return topic
@@ -449,7 +451,7 @@ _MANY_MESSAGES = (
     f"{limits.BATCH_ENTRIES_MAX}: send them in several batches"
 )
 _NO_HALF = "the message is illegal, a half batch needs the property TRAN_MSG=true"
-_NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
+_SLAVE = "this broker follows a master"
 _DRAINING = "service not available now: this broker is about to stop; send to another one"
 
 

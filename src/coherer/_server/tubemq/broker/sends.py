@@ -28,6 +28,7 @@ from coherer._net import Connection
 from coherer._record.batches import decode_batch
 from coherer._rules.common.origins import RESERVED_TOPICS, Origin, OriginError
 from coherer._rules.common.topics import Topic
+from coherer._server.core.disk import FAILED
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
@@ -250,7 +251,9 @@ class SendDecoder:
         state = self._state
         # While the broker leaves, the master has stopped it so that producers go elsewhere.
         stopped = state.stop_write and not state.core.leaving
-        if not state.serving or stopped or state.core.write_failed:
+        if state.core.write_failed:
+            raise Refusal(ResultCode.SERVICE_UNAVAILABLE, FAILED)
+        if not state.serving or stopped:
             raise Refusal(
                 ResultCode.SERVICE_UNAVAILABLE, "The broker does not accept messages at present."
             )
