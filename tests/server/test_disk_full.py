@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import coherer
-from coherer._server.core.disk import FORGET_MS, Disk
+from coherer._server.core.disk import FORGET_MS, RESERVE_FILE, Disk
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import Draft, OsFiles
 from coherer.errors import CohererError, RefusedError, StoreFullError, UsageError
@@ -24,15 +24,21 @@ class FillableDisk:
     """The disk of this machine, which the test fills up."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.full = False
-        write = OsFiles.write
+        self.full = self.out_of_files = False
+        write, open_file = OsFiles.write, OsFiles.open
 
         def refusing(files: OsFiles, handle: int, data: bytes, offset: int) -> None:
             if self.full:
                 raise OSError(errno.ENOSPC, "No space left on device")
             write(files, handle, data, offset)
 
+        def opening(files: OsFiles, path: Path, *, create: bool = False) -> int:
+            if self.out_of_files:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return open_file(files, path, create=create)
+
         monkeypatch.setattr(OsFiles, "write", refusing)
+        monkeypatch.setattr(OsFiles, "open", opening)
 
 
 @pytest.fixture
@@ -276,3 +282,24 @@ async def test_creating_a_topic_logs_no_traceback(
         disk.full = False
     assert "The disk is full" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+async def test_the_reserve_is_kept_while_only_open_files_are_missing(
+    tmp_path: Path, disk: FillableDisk
+) -> None:
+    async with Node(options(tmp_path)) as node:
+        core = node.core
+        assert core is not None
+        await core.check_disk()
+        reserve = tmp_path / RESERVE_FILE
+        before = reserve.stat().st_size
+        core.offsets.open("g", "orders", 0).move_to(2)
+        disk.out_of_files = True
+        with pytest.raises(StoreFullError, match="Too many open files"):
+            await core.save_positions()
+        assert reserve.stat().st_size == before
+        disk.out_of_files, disk.full = False, True
+        with pytest.raises(StoreFullError, match="The disk is full"):
+            await core.save_positions()
+        assert reserve.stat().st_size < before
+        disk.full = False

@@ -485,6 +485,14 @@ def is_out_of_handles(error: OSError) -> bool:
     return error.errno in _OUT_OF_FILES
 
 
+def needs_space(error: StoreFullError) -> bool:
+    """Whether free space on the disk would help, and not only a file that is closed."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    return cause is None or not is_out_of_handles(cause)
+
+
 class UnsyncedFiles:
     """Files and directories that must be synced before the next checkpoint."""
 

@@ -24,7 +24,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.core.disk import Disk
 from coherer._server.core.foreign import ForeignRecords
 from coherer._store import AppendResult, Draft, DraftBatch, Store
-from coherer._store.files import translate_os_errors
+from coherer._store.files import needs_space, translate_os_errors
 from coherer._store.topic_retention import TopicLimit
 from coherer._wire.rocketmq import fastjson
 from coherer.errors import StoreError, StoreFullError
@@ -269,8 +269,8 @@ class Core:
         holds = self.store.holds
         try:
             deleted = self.store.delete_expired(self.retention_ms())
-        except StoreFullError:  # entries must be written before a file may be deleted
-            if not self.disk.release():
+        except StoreFullError as error:  # entries must be written before a file may be deleted
+            if not needs_space(error) or not self.disk.release():
                 raise
             deleted = self.store.delete_expired(self.retention_ms())
         if deleted:
@@ -388,8 +388,8 @@ class Core:
     def _write_file(self, name: str, content: bytes) -> None:
         try:
             self.store.save_config(name, content)
-        except StoreFullError:
-            if not self.disk.release(len(content)):
+        except StoreFullError as error:
+            if not needs_space(error) or not self.disk.release(len(content)):
                 raise
             self.store.save_config(name, content)
 
