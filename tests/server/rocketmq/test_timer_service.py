@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -216,6 +217,36 @@ async def test_a_stop_of_days_is_made_up_for(node: Node) -> None:
     await other.tick()
     assert other.delivered() == [str(hour) for hour in range(72)]
     await other.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_ten_years_pass_no_slower_than_four_days(
+    node: Node, monkeypatch: pytest.MonkeyPatch, *, restart: bool
+) -> None:
+    await node.send("in a minute", TIMER_DELAY_SEC=60)
+    await node.until(60_000, 30_000)
+    for hours in (1, 71):
+        await node.send(f"{hours} h", TIMER_DELAY_SEC=hours * 3600)
+    node.clock.advance(days=3650)
+    await node.send("soon", TIMER_DELAY_SEC=1)
+    looks = 0
+    search = Store.offset_at_time
+
+    def count(*args: Any, **how: Any) -> int:
+        nonlocal looks
+        looks += 1
+        return search(*args, **how)
+
+    monkeypatch.setattr(Store, "offset_at_time", count)
+    seen = node.killed("killed") if restart else node
+    for _ in range(3):
+        await seen.tick()
+    assert seen.delivered() == ["in a minute", "1 h", "71 h"]
+    assert looks < 2 * SLOTS
+    await seen.until(1_000)
+    assert seen.delivered()[3:] == ["soon"]
+    if restart:
+        await seen.close()
 
 
 async def test_the_slots_of_one_queue_do_not_mix(node: Node) -> None:

@@ -24,6 +24,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from coherer import limits
@@ -307,6 +308,7 @@ class TimerService:
             self._firsts.pop(self._first, None)
             self._first += 1
         else:
+            self._first = self._next_slot(slot_of(now_ms))
             self._later()
             return True
         following = slot.first
@@ -315,6 +317,14 @@ class TimerService:
         if (self._first + 1) * SLOT_MS <= now_ms + AHEAD_MS:
             self._slot(self._first + 1).load(self._progress)
         return False
+
+    def _next_slot(self, last: int) -> int:
+        """The slot to go on with, up to `last`: after years, most are empty."""
+        entries = list(islice(self._oldest(), ENTRIES_AT_ONCE))
+        if len(entries) == ENTRIES_AT_ONCE:
+            return self._first
+        found = [timed for one in entries if (timed := _timed_entry(self._store, one)) is not None]
+        return max(min([last, *(slot_of(timed.due_ms) for timed in found)]), self._first)
 
     def _slot(self, number: int) -> _Slot:
         slot = self._slots.get(number)
