@@ -20,7 +20,7 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._store.offset_reserve import LEAD_MIN
 from coherer._wire.rocketmq.codes import RequestCode as Code
-from coherer.errors import UsageError
+from coherer.errors import UnavailableError, UsageError
 from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
 from tests.waiting import until
 
@@ -310,6 +310,25 @@ async def test_a_slave_restarted_as_a_master(harness: Harness) -> None:
         return store.queue_range("RMQ_SYS_TRANS_HALF_TOPIC", 0)[1] > 1
 
     await until(asked)
+
+
+async def test_nothing_is_copied_from_a_master_that_came_back_as_an_empty_slave(
+    harness: Harness,
+) -> None:
+    """Another slave replaces it, and no name server has said so yet."""
+    await harness.start()
+    slave = await harness.slave()
+    await metadata(slave).run_once()
+    before = slave.core and (slave.core.topics.dump(), slave.core.groups.dump())
+    port = harness.master.rocketmq_port
+    await harness.master.stop()
+    role: dict[str, Any] = {"roles": frozenset({"broker"}), "role": "SLAVE"}
+    await harness.node(
+        "new", namesrv="127.0.0.1:9", rocketmq_port=port, rocketmq_broker_id=2, **role
+    )
+    with pytest.raises(UnavailableError, match="has become a slave"):
+        await metadata(slave).run_once()
+    assert before == (slave.core and (slave.core.topics.dump(), slave.core.groups.dump()))
 
 
 async def test_a_second_promotion_knows_the_gap_of_the_first(harness: Harness) -> None:

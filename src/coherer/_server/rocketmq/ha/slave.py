@@ -21,7 +21,9 @@ See docs/protocol/rocketmq.md, section 6.12.
 * Records are stored whole: an incomplete record waits in memory for the rest.
 
 `MetadataSync` asks the master for topics, groups and offsets as soon as it knows it, every ten
-seconds, and when the first message of a topic comes that it does not know. Topics and groups
+seconds, and when the first message of a topic comes that it does not know. It takes nothing from a
+broker that has become a slave, as a lost master does when another slave has replaced it: name
+servers tell that later. Topics and groups
 replace the slave's if their version differs; offsets are merged; the offsets of delayed messages
 replace the slave's. So the slave can serve reads, and replace the master when it is started as one.
 
@@ -70,6 +72,8 @@ PERIOD_S: Final = 10.0
 TIMEOUT_MS: Final = 3_000
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 _MAGIC: Final = re.compile(re.escape(MAGIC.to_bytes(4, "big")))
+_SLAVE: Final = re.compile(rb"^brokerRole=SLAVE\s*$", re.MULTILINE)
+"""In the settings of a slave. As a whole they cannot be parsed: Java escapes no backslash."""
 _HOLE: Final = HOLE_TOPIC.encode()
 COMPARED_BYTES: Final = 64 * 1024
 """How much of its log a slave compares with its master's when it connects. The first difference may
@@ -452,14 +456,17 @@ class MetadataSync:
         """Copy everything once.
 
         Raises:
-            UnavailableError: the master does not respond.
+            UnavailableError: the master does not respond, or is a slave now.
             RefusedError: it refuses.
             DamagedStoreError: its response is invalid.
         """
-        self._take_topics(await self._table(RequestCode.GET_ALL_TOPIC_CONFIG))
-        self._take_groups(await self._table(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        topics = await self._table(RequestCode.GET_ALL_TOPIC_CONFIG)
+        groups = await self._table(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         offsets = OffsetTable.load(await self._table(RequestCode.GET_ALL_CONSUMER_OFFSET))
         delays = await self._table(RequestCode.GET_ALL_DELAY_OFFSET)
+        await self._check_role()
+        self._take_topics(topics)
+        self._take_groups(groups)
         _, end = await self.log_of_master()
         if await self._has_log(end):
             self._core.offsets.merge(offsets)
@@ -491,6 +498,13 @@ class MetadataSync:
             text = f"The master says that its log begins at {begin} and ends at {end}."
             raise ProtocolError(text, server=self.master)
         return begin, end
+
+    async def _check_role(self) -> None:
+        """Check that the master is one: a lost master comes back as a slave that knows nothing."""
+        if _SLAVE.search(await self._table(RequestCode.GET_BROKER_CONFIG)):
+            raise UnavailableError(
+                "This broker has become a slave. Nothing is copied from it.", server=self.master
+            )
 
     async def _has_log(self, end: int) -> bool:
         """Wait until the slave has the log up to an offset; False if that takes too long."""
