@@ -474,6 +474,40 @@ def test_a_failed_sync_of_the_test_does_not_fail_the_stop(*, restart: bool) -> N
 
 
 @PROTOCOLS
+async def test_a_fault_that_strikes_nothing_says_so(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer("orders") as producer:
+        silent = r"faults.refuse\('send', topic='order'\) has struck no request"
+        refused = node.faults.refuse("send", 14, topic="order")  # a typing error
+        with pytest.warns(UserWarning, match=silent) as told, refused:
+            await producer.send(Message("orders", b"1"))
+        assert told[0].filename == __file__
+        with pytest.raises(LookupError), node.faults.lose("send"):
+            raise LookupError  # this says enough
+
+
+@PROTOCOLS
+async def test_a_delayed_request_meets_the_faults_of_inner_blocks(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer("orders") as producer:
+        lost = node.faults.lose_answer("send", times=1)
+        with node.faults.delay("send", 0.1), lost, pytest.raises(CohererError):
+            await producer.send(Message("orders", b"2"))
+        assert lost.hits == 1
+        with node.faults.lose("send", times=1) as lost, node.faults.delay("send", 0.1, times=1):
+            with pytest.raises(CohererError):
+                await producer.send(Message("orders", b"3"))
+            await producer.send(Message("orders", b"4"))
+        assert lost.hits == 1
+
+
+@PROTOCOLS
 async def test_requests_are_recorded_before_anybody_looks(
     coherer_simulated: SimulatedNode, protocol: str
 ) -> None:
@@ -543,6 +577,7 @@ async def test_a_fault_that_begins_within_a_request(protocol: str, cut: int) -> 
 
 
 @PROTOCOLS
+@pytest.mark.filterwarnings("ignore:.* has struck no request")
 @pytest.mark.parametrize("looking", [True, False])
 async def test_what_is_no_request_passes(*, protocol: str, looking: bool) -> None:
     faults, recorder, one = NodeFaults(), Recorder(), heartbeat(protocol)

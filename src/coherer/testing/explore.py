@@ -22,6 +22,7 @@ import msgspec
 
 from coherer._common import clock
 from coherer.errors import CohererError, UsageError
+from coherer.testing.faults import taps_of
 from coherer.testing.received import Reception, counted, shortened
 from coherer.testing.requests import ReceivedRequest
 from coherer.testing.simulated import SimulatedCluster, SimulatedNode
@@ -262,6 +263,7 @@ class _Trouble:
             loop.network.jitter_s = chance.choice([0.0, 0.001, 0.05])
         for node in self._nodes:
             node.requests.watch(partial(self._arrived, node))
+            taps_of(node.faults).explored = True
         striking, began_s = asyncio.create_task(self._strike()), loop.time()
         until_s = None if self._limit_s is None else began_s + self._limit_s
         looking = None if until_s is None else loop.call_at(until_s, self._look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -41,9 +42,11 @@ class _RequestFault(Fault):
         matches: Callable[[ReceivedRequest], bool],
         strike: Callable[[Tap, Frame], bytes | None],
         times: int | None,
+        text: str = "",
     ) -> None:
         self._matches = matches
         self._taps, self._strike, self._times = taps, strike, times
+        self._text = text  # what the test has written; empty for a part of another fault
 
     def __enter__(self) -> Self:
         self._taps.active = [*self._taps.active, self]
@@ -56,6 +59,12 @@ class _RequestFault(Fault):
         trace: TracebackType | None,
     ) -> None:
         self._taps.active = [one for one in self._taps.active if one is not self]
+        if self._text and error is None and not self.hits and not self._taps.explored:
+            warnings.warn(
+                f"{self._text} has struck no request: the test does not show what happens then. "
+                f"The node has received {self._taps.requests!r}.",
+                stacklevel=2,
+            )
 
     def applies(self, frame: Frame) -> bool:
         """Whether it strikes a request."""
@@ -73,7 +82,8 @@ class NodeFaults:
     Each fault is active inside a `with` block. Requests are selected by `request`: a kind of both
     protocols (`send`, `receive`, `commit`, `retry`, `end_transaction`, `heartbeat`, `register`,
     `route`), a protocol's own name for them, or its number; by `topic` and `group`, if the
-    request names them; and by `protocol`. `times` is how many of them it strikes; None for all.
+    request names them; and by `protocol`. `times` is how many of them it strikes; None for all. A
+    block that ends without an error and in which no request was struck ends with a `UserWarning`.
 
     ```python
     with node.faults.refuse("send", code=14, topic="orders", times=3) as refused:
@@ -103,7 +113,7 @@ class NodeFaults:
             if answer is not None:
                 tap.answer(answer)
 
-        return _RequestFault(self._taps, selector(request, topic, group, protocol), strike, times)
+        return self._striking("refuse", strike, times, request, topic, group, protocol)
 
     def delay(
         self,
@@ -118,9 +128,9 @@ class NodeFaults:
         """Let requests arrive later."""
 
         def strike(tap: Tap, frame: Frame) -> None:
-            asyncio.get_running_loop().call_later(seconds, tap.deliver, frame.data)
+            asyncio.get_running_loop().call_later(seconds, tap.arrive, frame, tap.others)
 
-        return _RequestFault(self._taps, selector(request, topic, group, protocol), strike, times)
+        return self._striking("delay", strike, times, request, topic, group, protocol)
 
     def lose(
         self,
@@ -132,8 +142,11 @@ class NodeFaults:
         times: int | None = None,
     ) -> Fault:
         """Lose requests: they are not carried out, and not answered."""
-        matches = selector(request, topic, group, protocol)
-        return _RequestFault(self._taps, matches, lambda _, frame: None, times)  # noqa: ARG005
+
+        def strike(*_: object) -> None:
+            pass
+
+        return self._striking("lose", strike, times, request, topic, group, protocol)
 
     def lose_answer(
         self,
@@ -150,7 +163,7 @@ class NodeFaults:
             tap.fates[frame.serial] = None
             return frame.data
 
-        return _RequestFault(self._taps, selector(request, topic, group, protocol), strike, times)
+        return self._striking("lose_answer", strike, times, request, topic, group, protocol)
 
     def delay_answer(
         self,
@@ -168,7 +181,23 @@ class NodeFaults:
             tap.fates[frame.serial] = seconds
             return frame.data
 
-        return _RequestFault(self._taps, selector(request, topic, group, protocol), strike, times)
+        return self._striking("delay_answer", strike, times, request, topic, group, protocol)
+
+    def _striking(
+        self,
+        name: str,
+        strike: Callable[[Tap, Frame], bytes | None],
+        times: int | None,
+        request: str | int,
+        topic: str | None,
+        group: str | None,
+        protocol: Protocol | None,
+    ) -> Fault:
+        given = {"topic": topic, "group": group, "protocol": protocol}
+        named = [f"{key}={one!r}" for key, one in given.items() if one is not None]
+        matches = selector(request, topic, group, protocol)
+        text = f"faults.{name}({', '.join([repr(request), *named])})"
+        return _RequestFault(self._taps, matches, strike, times, text)
 
     @contextmanager
     def black_hole(self) -> Generator[None]:

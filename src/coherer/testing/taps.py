@@ -86,6 +86,7 @@ class Taps:
 
     def __init__(self) -> None:
         self.requests = Requests()
+        self.explored = False  # other faults may keep a request away
         # Not public: users see what they can call.
         requests = self.requests
         requests._catch_up = lambda: self.call_anywhere(  # pyright: ignore[reportPrivateUsage]
@@ -300,8 +301,11 @@ class Tap:
 
     Attributes:
         fates: by the serial number of a request: the delay of its answer, or None to lose it.
+        others: the faults inside the one that strikes now.
         severed: whether nothing passes any more.
     """
+
+    others: Sequence[Active] = ()
 
     def __init__(
         self,
@@ -398,6 +402,12 @@ class Tap:
         self._ended(self)
         self._inner.closed(error)
 
+    def arrive(self, frame: Frame, others: Sequence[Active]) -> None:
+        """Take a request that was delayed, and let the other faults strike it."""
+        left = [one for one in others if one in self._faults.active]
+        if not (self.connection.closed or self.severed or self._is_kept(frame, left)):
+            self.deliver(frame.data)
+
     def deliver(self, data: bytes) -> None:
         """Hand a request to the node that was delayed."""
         if self.connection.closed or self.severed or self._faults.silent:
@@ -415,10 +425,15 @@ class Tap:
         if self._faults.silent:
             return []
         self._record(frame)
-        for fault in self._faults.active if frame is not None else ():
-            if frame is not None and fault.applies(frame) and fault.strike(self, frame) is None:
-                return []
-        return [raw]
+        return [] if frame is not None and self._is_kept(frame, self._faults.active) else [raw]
+
+    def _is_kept(self, frame: Frame, faults: Sequence[Active]) -> bool:
+        """Whether a fault keeps a request from the node, for now or for ever."""
+        for number, fault in enumerate(faults, 1):
+            self.others = faults[number:]
+            if fault.applies(frame) and fault.strike(self, frame) is None:
+                return True
+        return False
 
     # -- answers
 
