@@ -527,6 +527,15 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """How far each assigned partition has been read."""
         return self._portal.do(lambda: self._inner.progress)
 
+    @property
+    def errors(self) -> list[CohererError]:
+        """The errors that keep the consumer from receiving now; it keeps trying.
+
+        The error of each partition in `progress`. While no partition is assigned, why the last one
+        was lost, and why the master did not answer.
+        """
+        return self._portal.do(lambda: self._inner.errors)
+
     def start(self) -> None:
         """Join the group; partitions are assigned by the next rebalance (`wait_assigned`).
 
@@ -596,14 +605,6 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         Calling it again does nothing.
         """
         self._close()
-
-    @property
-    def errors(self) -> list[CohererError]:
-        """The errors that keep the consumer from receiving now; it keeps trying.
-
-        Refused heartbeats (RocketMQ), and the error of each partition in `progress`.
-        """
-        return self._portal.do(lambda: self._inner.errors)
 
     @property
     def paused(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.payload import checksum
 from coherer.errors import ConnectError, RefusedError
 from tests.client.tube_clients import GROUP, consumer_of, one
+from tests.waiting import until
 
 
 async def test_heartbeats_to_brokers(fake, way: Cluster) -> None:
@@ -80,6 +81,9 @@ async def test_a_broker_that_is_silent_for_too_long(
             )
         )
         assert not consumer.assignment
+        assert [type(error) for error in consumer.errors] == [ConnectError]
+        await fake.master.close(timeout_ms=0)
+        await until(lambda: len(consumer.errors) == 2)
 
 
 async def test_the_master_has_forgotten_us(fake, consumer: Consumer) -> None:

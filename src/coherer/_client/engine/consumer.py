@@ -292,10 +292,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
 
     @property
     def errors(self) -> list[CohererError]:
-        """The errors that keep the consumer from receiving now; it keeps trying.
-
-        Refused heartbeats (RocketMQ), and the error of each partition in `progress`.
-        """
+        """The errors that keep the consumer from receiving now; it keeps trying."""
         return [one.error for one in self.progress.values() if one.error is not None]
 
     @property

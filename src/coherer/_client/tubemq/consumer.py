@@ -233,6 +233,7 @@ class AssignmentManager:
             return
         _log.info("Lost %s: %s", fetcher.key, error, about=fetcher.key)
         self._remove(fetcher)
+        self._reported.loss = error
         self._held.pop(fetcher.partition, None)
         task = asyncio.create_task(
             self._after_loss(fetcher, error), name=f"after loss of {fetcher.key}"
@@ -379,6 +380,18 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
     def progress(self) -> dict[Partition, Progress]:
         """How far each assigned partition has been read."""
         return {fetcher.partition: fetcher.progress for fetcher in self._assignments}
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """The errors that keep the consumer from receiving now; it keeps trying.
+
+        The error of each partition in `progress`. While no partition is assigned, why the last one
+        was lost, and why the master did not answer.
+        """
+        if self.assignment:
+            return super().errors
+        found = (self._membership.assignment.loss, self._membership.trouble)
+        return [error for error in found if error is not None]
 
     async def start(self) -> None:
         """Join the group; partitions are assigned by the next rebalance (`wait_assigned`).

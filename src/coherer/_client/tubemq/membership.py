@@ -167,9 +167,13 @@ class ReportedAssignment:
     >>> assignment.finished(Instruction(id=1, kind=ONLY_CONNECT))
     >>> assignment.next_report().partitions
     ()
+
+    Attributes:
+        loss: why a partition was lost, until one is assigned again.
     """
 
     def __init__(self) -> None:
+        self.loss: CohererError | None = None
         self._partitions: dict[str, Partition] = {}
         self._reported: frozenset[str] = frozenset()
         self._heartbeats = 0  # since the last full report
@@ -195,6 +199,7 @@ class ReportedAssignment:
     def add(self, partition: Partition) -> None:
         """The partition's broker accepted the registration."""
         self._partitions[partition.key] = partition
+        self.loss = None
 
     def remove(self, key: str) -> None:
         """The partition was given up, or lost."""
@@ -244,6 +249,7 @@ class Membership:
         priority: the id of the group's read priority.
         not_allocated: whether the group of a bound consumer has not begun yet.
         failure: the refusal that ended the membership.
+        trouble: why the last heartbeat failed; None if it was answered.
     """
 
     def __init__(
@@ -261,6 +267,7 @@ class Membership:
         self.priority: int = UNDEFINED
         self.not_allocated = True
         self.failure: CohererError | None = None
+        self.trouble: CohererError | None = None
         self._cluster = cluster
         self._subscription = subscription
         self._instructed = instructed
@@ -327,8 +334,9 @@ class Membership:
             instruction: Instruction | None = None
             try:
                 instruction = await self._send_heartbeat()
-                refusals = 0
+                refusals, self.trouble = 0, None
             except CohererError as error:
+                self.trouble = error
                 refused = isinstance(error, codes.CertificateError)
                 refusals = refusals + 1 if refused else 0
                 final = error.code in FINAL_CODES or isinstance(error, UsageError)
