@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -19,11 +21,12 @@ from coherer._store import OsFiles
 from coherer.arrow import scan
 from coherer.blocking import connect
 from coherer.blocking.rocketmq import connect as connect_rocketmq
-from coherer.cli import jobs
+from coherer.cli import copying, jobs
 from coherer.cli.main import app
 from coherer.message import Message
 from coherer.testing import embedded_node
 from tests.copies import copy_tree
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +41,7 @@ TOPIC = "exported"
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a stopped node."""
     directory = tmp_path_factory.mktemp("export") / "node"
-    with embedded_node(directory) as node:
+    with embedded_node(directory, segment_bytes=1 << 20) as node:
         node.create_topic(TOPIC, 4)
         with connect(node.url) as client, client.producer(TOPIC) as producer:
             producer.send_many(Message(TOPIC, b"%d" % n, tag="a") for n in range(COUNT)).check()
@@ -47,6 +50,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def export(*words: object) -> Result:
     return CliRunner().invoke(app, ["export", *map(str, words)])
+
+
+def damaged(store: Path, tmp_path: Path) -> tuple[Path, Path, bytes]:
+    """A copy of a store with a damaged record; the file with it, and what that has to hold."""
+    copy = Path(copy_tree(store, tmp_path / "store"))
+    (log,) = sorted((copy / "commitlog").iterdir())[:1]
+    sound = log.read_bytes()
+    log.write_bytes(sound.replace(b"\x00\x00\x00\x03123", b"\x00\x00\x00\x03321", 1))
+    return copy, log, sound
 
 
 def test_a_dry_run_shows_what_would_be_read(store: Path) -> None:
@@ -130,10 +142,10 @@ def test_a_second_run_is_refused_where_the_folders_are_new(
     during: list[Result] = []
 
     def second(*_: object, **__: object) -> None:
-        monkeypatch.setattr(jobs, "copy", lambda *_, **__: None)
+        monkeypatch.setattr(copying, "copy", lambda *_, **__: None)
         during.append(export(*words))
 
-    monkeypatch.setattr(jobs, "copy", second)
+    monkeypatch.setattr(copying, "copy", second)
     assert export(*words).exit_code == 0
     assert [one.exit_code for one in during] == [1]
     assert "Another export is writing to" in during[0].stderr
@@ -152,7 +164,7 @@ def test_the_files_of_a_node_are_not_replaced(
 ) -> None:
     """Spark would delete them before it reads them."""
     pytest.importorskip("pyspark")
-    monkeypatch.setattr(jobs, "copy", lambda *_, **__: pytest.fail("it would delete the store"))
+    monkeypatch.setattr(copying, "copy", lambda *_, **__: pytest.fail("it would delete the store"))
     copy = Path(copy_tree(store, tmp_path / "nodes" / "deep" / "node"))
     words = [TOPIC, "--store", copy.parent / "n*" if wildcard else copy, "--overwrite"]
     refused = export(*words, "--to", f"{scheme}{[copy, *copy.parents][above]}")
@@ -164,10 +176,31 @@ def test_the_files_of_a_node_are_not_replaced(
 def test_the_root_is_not_replaced(
     coherer_node: EmbeddedNode, coherer_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "copy", lambda *_, **__: pytest.fail("it would delete all"))
+    monkeypatch.setattr(copying, "copy", lambda *_, **__: pytest.fail("it would delete all"))
     refused = export(coherer_topic, "--url", coherer_node.url, "--to", "/")
     assert refused.exit_code == 2
     assert "cannot be replaced" in refused.stderr
+
+
+@pytest.mark.parametrize("call", ["iterdir", "is_dir"])
+@pytest.mark.parametrize(("reason", "code"), [(errno.EACCES, 2), (errno.EIO, 1)])
+def test_a_directory_that_cannot_be_read_is_an_error(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, reason: int, code: int
+) -> None:
+    pytest.importorskip("pyspark")
+    table = tmp_path / "table"
+    table.mkdir()
+    real = getattr(Path, call)
+
+    def fail(path: Path) -> object:
+        if path == table:
+            raise OSError(reason, os.strerror(reason), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, call, fail)
+    refused = export(TOPIC, "--store", store, "--to", table)
+    assert refused.exit_code == code
+    assert f"error: {table} cannot be read: {os.strerror(reason)}." in refused.stderr
 
 
 def test_other_nodes_and_backups_are_not_replaced_either(store: Path, tmp_path: Path) -> None:
@@ -260,15 +293,17 @@ def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: P
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path, scheme: str) -> None:
     """As a scheduler does after exit code 1."""
-    copy = Path(copy_tree(store, tmp_path / "store"))
-    (log,) = sorted((copy / "commitlog").iterdir())[:1]
-    sound = log.read_bytes()
-    log.write_bytes(sound.replace(b"\x00\x00\x00\x03123", b"\x00\x00\x00\x03321", 1))
+    copy, log, sound = damaged(store, tmp_path)
     words = [TOPIC, "--store", copy, "--to", f"{scheme}{tmp_path / 'table'}"]
     for _ in range(2):
         failed = export(*words)
         assert failed.exit_code == 1, failed.stderr
         assert "A record is bad" in failed.stderr
+        assert failed.stderr.endswith("Use --skip-lost to continue without it.\n")
+    skipped = export(TOPIC, "--store", copy, "--to", tmp_path / "rest", "--skip-lost")
+    assert skipped.exit_code == 0, skipped.stderr
+    assert f"{COUNT - 1} messages" in skipped.stdout
+    assert f"{TOPIC}: 1 offset was skipped: broker-a:" in skipped.stderr
     (tmp_path / "table" / "_temporary" / "0").mkdir(parents=True)  # and once it was killed
     log.write_bytes(sound)
     done = export(*words, "--json")
@@ -276,6 +311,62 @@ def test_a_run_that_failed_can_be_repeated(store: Path, tmp_path: Path, scheme: 
     assert json.loads(done.stdout)["rows"] == COUNT
     assert export(*words).exit_code == 2, "a whole table is not written again"
     assert not (tmp_path / ".table.export").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_that_fails_prints_its_reason_only(store: Path, tmp_path: Path) -> None:
+    """Spark logs it several times, with the stack traces of Java."""
+    copy, _, _ = damaged(store, tmp_path)
+    words = [TOPIC, "--store", str(copy), "--to", str(tmp_path / "table")]
+    command = [sys.executable, "-m", "coherer", "export", *words]
+    failed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1].startswith("error: A record is bad")
+    for word in ("ERROR", "Exception", "Traceback", "\tat "):
+        assert word not in failed.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_what_retention_deletes_is_skipped_on_request(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """It deletes messages after the command has looked at the topic, before Spark reads them."""
+    limits = {"segment_bytes": 16 << 10, "retention_bytes": 64 << 10, "retention_hours": None}
+    with embedded_node(tmp_path / "node", **limits) as node:
+        node.create_topic(TOPIC, 1)
+        url = node.url if protocol == "tubemq" else node.rocketmq_url
+        source = jobs.Source(topic=TOPIC, url=url)
+
+        def send(count: int) -> None:
+            with connect(node.url) as client, client.producer(TOPIC) as producer:
+                producer.send_many(Message(TOPIC, b"x" * 1_000) for _ in range(count)).check()
+
+        def delete_first(*given: Any, **options: Any) -> None:
+            send(60)
+            wait_until(lambda: source.preview()[0].begin > 0)
+            copy(*given, **options)
+
+        send(30)
+        copy = copying.copy
+        monkeypatch.setattr(copying, "copy", delete_first)
+        words = [
+            TOPIC,
+            "--url",
+            url,
+            "--to",
+            tmp_path / "table",
+            "--skip-lost",
+            "--columns",
+            "value",
+        ]
+        done = json.loads(export(*words, "--json").stdout)
+        (skipped,) = done["skipped"]
+    assert skipped["partition"] == 0
+    assert skipped["offsets"] > 0
+    assert done["rows"] == spark.read.parquet(str(tmp_path / "table")).count() < 30
+    assert done["rows"] + skipped["offsets"] == 30
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from coherer import Message
 from coherer.arrow import scan
 from coherer.blocking import connect
-from coherer.cli import jobs
+from coherer.cli import copying, jobs
 from coherer.cli.main import app
 from coherer.errors import UnavailableError, UsageError
 from coherer.testing import embedded_node
@@ -58,6 +58,7 @@ def filled(coherer_topic: str, coherer_node: EmbeddedNode) -> str:
         (["t", "--to", "u", "--transactional", "d"], "TubeMQ has no transactions"),
         (["t", "--group", "g"], "--group needs --from"),
         (["t", "--group", "g", "--from", "1", "--resume"], "--group excludes"),
+        (["t", "--group", "g", "--from", "1", "--skip-lost"], "--group excludes"),
         (["--dead-letters", "g", "--to", "u"], "TubeMQ has no dead letters"),
     ],
 )
@@ -117,7 +118,7 @@ def test_a_run_that_ends_early_says_how_to_go_on(
     def fail(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr(jobs, "copy", fail)
+    monkeypatch.setattr(copying, "copy", fail)
     monkeypatch.setattr(jobs.Source, "preview", lambda _: [])
     ended = replay("t", "--to", "u", "--url", "rocketmq://127.0.0.1:1", *words)
     assert ended.exit_code == code

@@ -14,7 +14,7 @@ import typer
 from coherer._store import OsFiles
 from coherer._store.backup_files import is_backup
 from coherer._store.snapshot import is_store
-from coherer.cli import jobs
+from coherer.cli import copying, jobs
 from coherer.cli.java import java_errors
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.errors import StoreError, UnavailableError, UsageError
@@ -58,6 +58,7 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete what is in the directory, then write.")
     ] = False,
+    skip_lost: jobs.SkipLost = False,
 ) -> None:
     """Write the messages of a topic to Parquet files, with Spark.
 
@@ -66,7 +67,7 @@ def export(
     """
     jobs.check_installed()
     chosen = tuple(name.strip() for name in columns.split(",")) if columns else None
-    source = given.source(chosen)
+    source = given.source(chosen, lenient=skip_lost)
     parts = source.preview()
     if given.dry_run:
         jobs.print_preview(parts, as_json=given.as_json)
@@ -76,14 +77,18 @@ def export(
     elsewhere = given.spark_remote is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     here = _path_here(to, elsewhere=elsewhere)
     if here is not None:
-        _check_replaced(here, to, source)
+        with _looking_at(to):
+            _check_replaced(here, to, source)
     with nullcontext() if here is None else _alone(here, elsewhere=elsewhere):
-        unfinished = here is not None and _is_unfinished(_names_here(here))
-        if here is not None and here.exists() and not (overwrite or unfinished):
+        with _looking_at(to):
+            unfinished = here is not None and _is_unfinished(_names_here(here))
+            exists = here is not None and here.exists()
+        if exists and not (overwrite or unfinished):
             raise _exists(to)
         replaces = overwrite or unfinished
-        jobs.copy(
+        copying.copy(
             source,
+            parts,
             to,
             given.spark_remote,
             source.table,
@@ -118,6 +123,25 @@ def _path_here(to: str, *, elsewhere: bool) -> Path | None:
         return Path(to)
     local = re.fullmatch("file:(?://)?(/[^/].*)", to)
     return None if local is None or elsewhere else Path(local[1])
+
+
+@contextmanager
+def _looking_at(to: str) -> Generator[None]:
+    """Explain why a directory cannot be looked at.
+
+    Raises:
+        UsageError: this user may not.
+        UnavailableError: its disk failed.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise UsageError(
+            f"{to} cannot be read: {error.strerror}.",
+            hint="Name a directory that this user may read and write.",
+        ) from error
+    except OSError as error:
+        raise UnavailableError(f"{to} cannot be read: {error.strerror}.") from error
 
 
 def _check_replaced(here: Path, to: str, source: jobs.Source) -> None:
@@ -164,7 +188,9 @@ def _alone(target: Path, *, elsewhere: bool) -> Generator[None]:
     if not elsewhere:
         with suppress(OSError):  # Spark says what is wrong with it
             target.parent.mkdir(parents=True, exist_ok=True)
-    if not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
+    with _looking_at(str(target)):
+        is_lockable = target.parent.is_dir() and os.access(target.parent, os.W_OK)
+    if not is_lockable:
         yield
         return
     lock, files = target.with_name(f".{target.name}.export"), OsFiles()

@@ -15,7 +15,6 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime
@@ -35,7 +34,7 @@ from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import DLQ_PREFIX
 from coherer.cli.java import interrupts_end_java, java_errors, silence_py4j
 from coherer.cli.options import parse_number
-from coherer.cli.output import amount, print_json, print_table
+from coherer.cli.output import print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 # Spark is an extra; help and errors of options work without it.
@@ -102,6 +101,14 @@ SparkRemote = Annotated[
         envvar="SPARK_REMOTE",
         help="A Spark Connect server, sc://host:port. Default: Spark in this process, or the "
         "cluster of spark-submit.",
+    ),
+]
+SkipLost = Annotated[
+    bool,
+    typer.Option(
+        "--skip-lost",
+        help="Go on without messages that are damaged, or were deleted before they were read, and "
+        "say how many offsets were skipped. Default: fail.",
     ),
 ]
 DryRun = Annotated[
@@ -174,6 +181,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """The columns, and those that the limits need."""
         needed = ["partition"] if self.partitions is not None else []
         needed += ["offset"] if isinstance(self.begin, int) or isinstance(self.end, int) else []
+        needed += ["broker", "partition", "offset"] if self.lenient else []
         return tuple(dict.fromkeys([*self.wanted_columns(), *needed]))
 
     def wanted_columns(self) -> tuple[str, ...]:
@@ -182,8 +190,16 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
         return self.columns or (*DEFAULT, "properties")
 
-    def table(self, spark: SparkSession) -> DataFrame:
-        """The rows, as a table of Spark."""
+    def table(
+        self, spark: SparkSession, watch: Callable[[DataFrame], DataFrame] | None = None
+    ) -> DataFrame:
+        """The rows, as a table of Spark.
+
+        Args:
+            spark: the session.
+            watch: called with the rows, which have their broker, partition and offset if the source
+                is lenient; returns those to use.
+        """
         rows = spark.read.format(self.format).options(**self.options()).load()
         if isinstance(self.begin, int):
             rows = rows.where(rows["offset"] >= self.begin)
@@ -191,6 +207,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             rows = rows.where(rows["offset"] < self.end)
         if self.partitions is not None:
             rows = rows.where(rows["partition"].isin(sorted(self.partitions)))
+        if watch is not None:
+            rows = watch(rows)
         return rows.select(*self.wanted_columns())
 
     def preview(self) -> list[Part]:
@@ -229,7 +247,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             )
         options = read_options(given, self.format)
         with closing(OPENERS[self.format](options.access)) as queue:
-            Topics(options, monotonic_ms).check_whole(queue)
+            try:
+                Topics(options, monotonic_ms).check_whole(queue)
+            except CohererError as error:
+                error.hint = in_words_of_commands(error.hint)
+                raise
             if self.partitions is not None:
                 self._check_partitions(queue.bounds(self.topic))
             ranges, _ = ranges_of(queue, options)
@@ -267,6 +289,28 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
                     parts = [range(max(gap.start, one.start), gap.stop) for gap in reader.gaps]
                 found += [replace(one, start=part.start, end=part.stop) for part in parts]
         return found
+
+    def away(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts whose brokers are away, so that their messages cannot be read now.
+
+        Raises:
+            UnavailableError: all brokers of the topic are away.
+        """
+        from coherer.rocketmq import TopicNotExistError
+        from coherer.spark.connections import OPENERS
+        from coherer.spark.options import read_options
+        from coherer.tubemq import TopicNotDeployedError
+
+        if self.stores or not parts:
+            return []
+        brokers = {part.broker for part in parts}
+        access = read_options(self.options(), self.format).access
+        with closing(OPENERS[self.format](access)) as queue:
+            try:
+                there = queue.bounds(self.topic, partial=True, known=brokers)
+            except (TopicNotDeployedError, TopicNotExistError):  # it was deleted
+                return []
+        return [part for part in parts if part.broker not in {broker for broker, _ in there}]
 
     def is_counted(self, parts: Sequence[Part]) -> bool:
         """Whether offsets count messages; on Java's TubeMQ broker they do not."""
@@ -422,6 +466,8 @@ def session(remote: str | None) -> Generator[SparkSession]:
         builder = builder.remote(remote).config(REDACTION, SECRETS)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and the master
         builder = configure(builder.master("local[*]")).config("spark.ui.enabled", "false")
+        # Spark logs an error with Java's stack traces, and then raises it.
+        builder = builder.config("spark.log.level", "OFF")
     silence_py4j()
     builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
     builder = builder.config("spark.sql.session.timeZone", "UTC")
@@ -473,37 +519,27 @@ def spark_error(text: str) -> CohererError:
     found = _COHERERS_ERROR.findall(text)
     if found:
         name, reason = found[-1]
+        reason = in_words_of_commands(reason)
         return UsageError(reason) if name == UsageError.__name__ else CohererError(reason)
     causes = _CAUSE.findall(text)
     first_line, _, _ = text.strip().partition("\n")
     return UnavailableError(f"Spark failed: {causes[-1] if causes else first_line}")
 
 
-def copy(
-    source: Source,
-    to: str,
-    remote: str | None,
-    rows: Callable[[SparkSession], DataFrame],
-    write: Callable[[DataFrame], None],
-    *,
-    as_json: bool,
-) -> None:
-    """Write rows, and print their number; `to` names the target in the output."""
-    begun_s = time.monotonic()
-    with session(remote) as spark:
-        from pyspark.sql import Observation
-        from pyspark.sql.functions import count, lit
+def in_words_of_commands(text: str) -> str:
+    """Replace the options of Spark's source, which a command has not, in the hint of an error."""
+    # Spark is an extra.
+    from coherer.spark.planning import CONTINUE
+    from coherer.spark.reading import MODES
+    from coherer.spark.topics import READ_REST
 
-        counted = Observation()
-        observed = rows(spark).observe(counted, count(lit(1)).alias("rows"))
-        with progress(spark, f"{source.topic} to {to}", shown=not as_json):
-            write(observed)
-        written = int(counted.get["rows"])
-    seconds = round(time.monotonic() - begun_s, 1)
-    if as_json:
-        print_json({"topic": source.topic, "to": to, "rows": written, "seconds": seconds})
-    else:
-        typer.echo(f"{source.topic}: {amount(written, 'message')} to {to}, {seconds} s")
+    for hint, ours in (
+        (CONTINUE, "use --skip-lost to continue without them."),
+        (MODES, "Use --skip-lost to continue without it."),
+        (READ_REST, "."),
+    ):
+        text = text.replace(hint, ours)
+    return text
 
 
 @contextmanager

@@ -27,6 +27,10 @@ SPLIT_ROWS: Final = 50_000
 """If there are fewer ranges than cores, tasks of at least this many rows share them."""
 
 
+CONTINUE: Final = "set failOnDataLoss=false to continue without them."
+"""What to do about lost messages; commands say how they do it."""
+
+
 class Range(msgspec.Struct, frozen=True, gc=False):
     """An interval of one partition.
 
@@ -106,8 +110,8 @@ class DataLossError(CohererError):
         lost = ", ".join(map(repr, ranges))
         error = cls(
             f"Messages were lost before they were read: {lost}.",
-            hint="Retention deleted them, or their topic was deleted. Keep messages longer, or set "
-            "failOnDataLoss=false to continue without them.",
+            hint="Retention deleted them, or their topic was deleted. Keep messages longer, or "
+            f"{CONTINUE}",
         )
         error.ranges = tuple(ranges)
         return error

@@ -67,6 +67,11 @@ INDEX_STEP: Final = 28
 TOGETHER_MAX: Final = 8
 """Readers that are open at the same time. Each fetches up to 4 MiB ahead."""
 
+MODES: Final = (
+    "mode=PERMISSIVE makes it a row with its bytes and the reason, mode=DROP skips it."
+)
+"""What to do about a bad record; commands say how they do it."""
+
 _DELETED: Final = (TopicNotDeployedError, TopicNotExistError)
 
 
@@ -78,8 +83,7 @@ class BadRecordError(DataLossError):
         """The error for a record."""
         error = cls(
             f"A record is bad: {one!r}: {reason}",
-            hint="mode=PERMISSIVE makes it a row with its bytes and the reason, mode=DROP skips "
-            "it.",
+            hint=MODES,
         )
         error.ranges = (one,)
         return error

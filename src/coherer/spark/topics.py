@@ -51,6 +51,9 @@ RESOLVE_MS: Final = 1_000
 AGAIN_S: Final = 0.2
 """The pause before brokers are asked again while all of them are away."""
 
+READ_REST: Final = ", or set failOnDataLoss=false to read the rest."
+"""What else to do about brokers that are down; commands read a topic whole."""
+
 _NOTHING: Final[Offsets] = {}
 
 
@@ -224,7 +227,7 @@ class Topics:
                 raise UnavailableError(
                     f"A part of the topic cannot be read now: brokers {brokers} are down.",
                     topic=topic,
-                    hint="Start them, or set failOnDataLoss=false to read the rest.",
+                    hint=f"Start them{READ_REST}",
                 )
         if self._assigned is not None:
             self._check_assigned(self.bounds(queue), self._assigned)

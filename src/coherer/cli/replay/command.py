@@ -8,6 +8,7 @@ A replay into a topic gives each message an origin that does not depend on the r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +17,7 @@ import typer
 
 from coherer._common.urls import is_rocketmq
 from coherer._record.properties import KEYS
-from coherer.cli import jobs
+from coherer.cli import copying, jobs
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.cli.options import Yes
 from coherer.cli.output import amount, warn
@@ -89,6 +90,7 @@ def replay(
     group: Group = None,
     transactional: Transactional = None,
     resume: Resume = False,
+    skip_lost: jobs.SkipLost = False,
     yes: Yes = False,
     admin: AdminUrl = None,
     token: Token = None,
@@ -103,12 +105,14 @@ def replay(
     jobs.check_installed()
     if (to is None) == (group is None):
         raise UsageError("Give either --to or --group.")
-    source = given.source(COLUMNS)
+    source = given.source(COLUMNS, lenient=skip_lost)
     if group is not None:
         if given.begin is None:
             raise UsageError("--group needs --from.", hint="It moves the group back to there.")
-        if given.stores or transactional or resume or given.until:
-            raise UsageError("--group excludes --store, --until, --transactional and --resume.")
+        if given.stores or transactional or resume or given.until or skip_lost:
+            raise UsageError(
+                "--group excludes --store, --until, --transactional, --resume and --skip-lost."
+            )
         administration = AdminTarget(given.url, admin, token, given.user, given.password)
         _move(source, administration, group, dry_run=given.dry_run, yes=yes, as_json=given.as_json)
         return
@@ -118,7 +122,7 @@ def replay(
     if given.dry_run:
         jobs.print_preview(parts, as_json=given.as_json)
         return
-    _send(source, target, given.spark_remote, as_json=given.as_json)
+    _send(source, target, parts, given.spark_remote, as_json=given.as_json)
 
 
 def _move(
@@ -163,7 +167,14 @@ def _check(source: jobs.Source, target: Target) -> None:
         )
 
 
-def _send(source: jobs.Source, target: Target, remote: str | None, *, as_json: bool) -> None:
+def _send(
+    source: jobs.Source,
+    target: Target,
+    parts: Sequence[jobs.Part],
+    remote: str | None,
+    *,
+    as_json: bool,
+) -> None:
     if target.resume and not _exists(source, target):
         warn(f"Topic {target.topic} does not exist yet, so all messages are sent.")
         target = msgspec.structs.replace(target, resume=False)
@@ -173,11 +184,12 @@ def _send(source: jobs.Source, target: Target, remote: str | None, *, as_json: b
     else:
         options |= {"transactional": "true", "checkpointLocation": target.transactional}
     try:
-        jobs.copy(
+        copying.copy(
             source,
+            parts,
             target.topic,
             remote,
-            lambda spark: _outgoing(source, target, spark),
+            lambda spark, watch: _outgoing(source, target, spark, watch),
             lambda rows: rows.write.format(target.format).options(**options).mode("append").save(),
             as_json=as_json,
         )
@@ -215,13 +227,15 @@ def _access(source: jobs.Source, target: Target) -> dict[str, str]:
     return {name: text for name, text in given.items() if text is not None}
 
 
-def _outgoing(source: jobs.Source, target: Target, spark: SparkSession) -> DataFrame:
+def _outgoing(
+    source: jobs.Source, target: Target, spark: SparkSession, watch: copying.Watch | None
+) -> DataFrame:
     """The rows to send, with their origins."""
     from pyspark.sql import functions as sf
 
     part = sf.concat_ws(":", "broker", "partition").alias("part")
     number = sf.concat_ws("-", "offset", "id").alias("seq")
-    rows = source.table(spark).select("*", part, number)
+    rows = source.table(spark, watch).select("*", part, number)
     query = f"replay {source.topic}"
     if target.resume:
         there = spark.read.format(target.format).options(
