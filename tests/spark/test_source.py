@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
 from coherer.spark import connections, source
-from coherer.spark.offsets import with_start
-from coherer.spark.planning import DataLossError
+from coherer.spark.offsets import split_start, with_start
+from coherer.spark.planning import DataLossError, Range
 from coherer.spark.source import (
     BatchReader,
     QueueDataSource,
@@ -252,6 +252,23 @@ def test_a_topic_created_after_the_start_is_read_from_its_beginning(
     again = as_told(reader.initialOffset())
     assert again == {"new": {"1:0": 9}}
     assert rows_of(reader, list(reader.partitions(again, end))) == {(0, at) for at in range(4)}
+
+
+def test_what_retention_deletes_of_a_new_partition_is_lost(list_queue: ListQueue) -> None:
+    """Spark runs the micro-batch that first reads it again, after a restart."""
+    reader = stream()
+    before = as_told(reader.latestOffset(as_told(reader.initialOffset()), ReadAllAvailable()))
+    list_queue.held["t"]["1", 2] = (0, 9)
+    after = as_told(reader.latestOffset(before, ReadAllAvailable()))
+    assert rows_of(stream(), list(stream().partitions(before, after))) == {
+        (2, at) for at in range(9)
+    }
+    list_queue.held["t"]["1", 2] = (5, 20)
+    with pytest.raises(DataLossError) as caught:
+        stream().partitions(before, after)
+    assert caught.value.ranges == (Range("t", "1", 2, 0, 5),)
+    end = as_told(reader.latestOffset(after, ReadAllAvailable()))
+    assert split_start(end) == ({"t": {**after["t"], "1:2": 20}}, None)
 
 
 def test_the_checkpoint_of_an_older_version_continues_at_the_end_of_batch_0(

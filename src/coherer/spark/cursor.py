@@ -206,6 +206,10 @@ class Cursor:
             if bounds.get(topic)
         }
 
+    def begin_of(self, start: Offsets) -> Offsets:
+        """`start`, and the beginnings of partitions that are new in the last answer."""
+        return with_new(start, self._bounds or {})
+
     def fix_target(self) -> None:
         """Read nothing after the present ends from now on."""
         # Spark has not said yet where the stream stands.

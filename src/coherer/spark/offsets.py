@@ -7,9 +7,11 @@ Invariants:
 2. Keys are always sorted. Spark compares offsets as JSON text: the same numbers in another order
    would look like new data, forever (docs/protocol/spark.md, section 1).
 3. A partition that a start does not name is new, and is read from its beginning.
-4. The end of the first micro-batch also holds the start of that batch, under the name `:start`.
-   Spark writes the end of a batch to the checkpoint before it runs the batch, but never the first
-   start: after a restart it asks for the start again, and "latest" has moved by then.
+4. The end of the first micro-batch also holds the start of that batch, under the name `:start`, and
+   so does that of one with new partitions. Spark writes the end of a batch to the checkpoint before
+   it runs the batch, but never the first start: after a restart it asks for the start again, and
+   "latest" has moved by then. So has the beginning of a new partition, if retention has deleted
+   messages.
 
 >>> offsets = canonical({"b": {"1:10": 5, "1:9": 4}, "a": {"1:0": 3}})
 >>> to_json(offsets)
@@ -88,7 +90,7 @@ def canonical(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def with_start(end: Offsets, start: Offsets) -> Offsets:
-    """The end of the first micro-batch, with the start of the batch.
+    """The end of a micro-batch, with its start, which holds partitions that the last end lacks.
 
     >>> with_start({"t": {"1:0": 9}}, {"t": {"1:0": 4}})
     {':start': {'t:1:0': 4}, 't': {'1:0': 9}}

@@ -67,9 +67,7 @@ INDEX_STEP: Final = 28
 TOGETHER_MAX: Final = 8
 """Readers that are open at the same time. Each fetches up to 4 MiB ahead."""
 
-MODES: Final = (
-    "mode=PERMISSIVE makes it a row with its bytes and the reason, mode=DROP skips it."
-)
+MODES: Final = "mode=PERMISSIVE makes it a row with its bytes and the reason, mode=DROP skips it."
 """What to do about a bad record; commands say how they do it."""
 
 _DELETED: Final = (TopicNotDeployedError, TopicNotExistError)

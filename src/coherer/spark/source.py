@@ -365,8 +365,9 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
                 break
             time.sleep(pause_ms / 1000)
             end = cursor.next_end(at, rows, size, wait=wait)
-        if start == self._initial:
-            return with_start(end, start)
+        begin = cursor.begin_of(at)
+        if start == self._initial or (end != at and begin != at):
+            return with_start(end, begin)
         return start if end == at else end
 
     def reportLatestOffset(self) -> Offsets | None:
