@@ -236,6 +236,15 @@ def test_what_retention_deletes_after_planning_is_a_loss(
     assert len(file_rows(store, TOPIC)) == left, "a new plan begins where the log does"
 
 
+def test_what_goes_with_a_topic_after_planning_is_a_loss(store: Path) -> None:
+    """It is deleted and created again; `mode` is for records that are there."""
+    reader = file_reader(parsed(store, mode="DROP"))
+    parts = reader.partitions()
+    shutil.rmtree(store / "consumequeue" / TOPIC)
+    with pytest.raises(DataLossError, match=TOPIC):
+        list(map(list, map(reader.read, parts)))
+
+
 def test_a_worker_without_the_store_says_where_it_is_missing(store: Path) -> None:
     reader = file_reader(parsed(store))
     parts = reader.partitions()

@@ -213,18 +213,21 @@ class SectionRows:
                 log_gap(gap)
 
     def _without_entry(self, entries: Entries, gaps: Entries) -> Iterator[pa.RecordBatch]:
-        """Handle offsets without an entry: deleted ones are lost, others are bad."""
+        """Handle offsets without an entry: those outside of the queue are lost, others are bad."""
         snapshot = StoreSnapshot(Path(self._section.directory))
         snapshot.close()
         for number, one in enumerate(self._section.ranges):
-            first, _ = snapshot.bounds(one.topic).get(one.partition, (one.end, one.end))
+            # A topic that was deleted, and perhaps created again, ends before the plan.
+            first, last = snapshot.bounds(one.topic).get(one.partition, (one.end, one.end))
             some = [each.offsets[each.sources == number] for each in (entries, gaps)]
             offsets = np.sort(np.concatenate(some)).tolist()
             for missing in between(one.start, one.end, offsets):
                 low = min(max(missing.start, first), missing.stop)
-                if low > missing.start:
-                    self._losses.lose(msgspec.structs.replace(one, start=missing.start, end=low))
-                for at in range(low, missing.stop):
+                high = max(min(missing.stop, last), low)
+                for start, end in ((missing.start, low), (high, missing.stop)):
+                    if start < end:
+                        self._losses.lose(msgspec.structs.replace(one, start=start, end=end))
+                for at in range(low, high):
                     bad = BadRecord(at, "", _NO_ENTRY, b"")
                     part = msgspec.structs.replace(one, start=at, end=at + 1)
                     yield from self._losses.bad(part, bad, self._schema)
