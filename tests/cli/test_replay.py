@@ -16,7 +16,7 @@ from coherer.blocking import connect
 from coherer.cli import copying, jobs
 from coherer.cli.main import app
 from coherer.errors import UnavailableError, UsageError
-from coherer.testing import embedded_node
+from coherer.testing import embedded_cluster, embedded_node
 from tests.cli.test_audit import commit_half
 
 if TYPE_CHECKING:
@@ -123,6 +123,26 @@ def test_a_run_that_ends_early_says_how_to_go_on(
     ended = replay("t", "--to", "u", "--url", "rocketmq://127.0.0.1:1", *words)
     assert ended.exit_code == code
     assert ("Run it again with --resume" in ended.stderr) == hint
+
+
+def test_a_run_is_not_resumed_while_a_broker_of_the_target_is_away(tmp_path: Path) -> None:
+    """What it holds would be sent again."""
+    pytest.importorskip("pyspark")
+    with embedded_node(tmp_path / "node", segment_bytes=1 << 20) as node:
+        node.create_topic("t", 1)
+        with connect(node.url) as client, client.producer("t") as producer:
+            producer.send(Message("t", b"x"))
+    with embedded_cluster(2, apart=True) as cluster:
+        cluster.create_topic("u")
+        with connect(cluster.url) as client, client.producer("u") as producer:
+            producer.send_many(Message("u", b"x") for _ in range(4)).check()
+        cluster.brokers[1].kill()
+        words = ["--store", tmp_path / "node", "--to", "u", "--url", cluster.url, "--resume"]
+        refused = replay("t", *words)
+    assert refused.exit_code == 1
+    assert "server 127.0.0.1:" in refused.stderr
+    assert "failOnDataLoss" not in refused.stderr
+    assert "Some messages may be in" not in refused.stderr
 
 
 @pytest.mark.spark
