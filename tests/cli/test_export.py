@@ -24,7 +24,8 @@ from coherer.blocking.rocketmq import connect as connect_rocketmq
 from coherer.cli import copying, jobs
 from coherer.cli.main import app
 from coherer.message import Message
-from coherer.testing import embedded_node
+from coherer.spark.planning import DataLossError, Range
+from coherer.testing import embedded_cluster, embedded_node
 from tests.copies import copy_tree
 from tests.waiting import wait_until
 
@@ -108,6 +109,19 @@ def test_a_wrong_command_line_is_explained(store: Path, words: list[str], error:
     result = export(*(str(store) if word == "STORE" else word for word in words))
     assert result.exit_code == 2
     assert error in result.stderr
+
+
+def test_hints_name_no_options_of_spark() -> None:
+    pytest.importorskip("pyspark")
+    lost = DataLossError.of([Range("t", "a", 0, 0, 3)])
+    said = str(jobs.spark_error(f"x\ncoherer.spark.planning.DataLossError: {lost}\n at y"))
+    assert said.endswith("Keep messages longer, or use --skip-lost to continue without them.")
+    with embedded_cluster(2, apart=True) as cluster:
+        cluster.create_topic(TOPIC)
+        cluster.brokers[1].stop()
+        failed = export(TOPIC, "--url", cluster.url, "--dry-run", "--skip-lost")
+    assert failed.exit_code == 1
+    assert failed.stderr.endswith(f"brokers 2 are down. [topic {TOPIC}] Start them.\n")
 
 
 def test_a_topic_that_does_not_exist_is_a_failure(store: Path) -> None:

@@ -238,7 +238,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             if self.partitions is not None:
                 with closing(open_stores(found)) as stores:
                     self._check_partitions(stores.bounds(self.topic))
-            shares = plan(found, wanted)
+            with _own_hints():
+                shares = plan(found, wanted)
             return _parts(
                 (one, one.rows * section.size_bytes / section.rows)
                 for share in shares
@@ -247,11 +248,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             )
         options = read_options(given, self.format)
         with closing(OPENERS[self.format](options.access)) as queue:
-            try:
+            with _own_hints():
                 Topics(options, monotonic_ms).check_whole(queue)
-            except CohererError as error:
-                error.hint = in_words_of_commands(error.hint)
-                raise
             if self.partitions is not None:
                 self._check_partitions(queue.bounds(self.topic))
             ranges, _ = ranges_of(queue, options)
@@ -493,6 +491,15 @@ def _own_errors() -> Generator[None]:
         raise _java_error(error) from error
 
 
+@contextmanager
+def _own_hints() -> Generator[None]:
+    try:
+        yield
+    except CohererError as error:
+        error.hint = in_words_of_commands(error.hint)
+        raise
+
+
 def _java_error(error: Exception) -> CohererError:
     # Spark is an extra.
     from py4j.protocol import Py4JJavaError
@@ -527,7 +534,7 @@ def spark_error(text: str) -> CohererError:
 
 
 def in_words_of_commands(text: str) -> str:
-    """Replace the options of Spark's source, which a command has not, in the hint of an error."""
+    """Replace options of Spark's source, which commands do not have, in the hint of an error."""
     # Spark is an extra.
     from coherer.spark.planning import CONTINUE
     from coherer.spark.reading import MODES
