@@ -20,6 +20,8 @@ from coherer.testing import embedded_cluster, embedded_node
 from tests.cli.test_audit import commit_half
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from coherer.testing import EmbeddedNode
 
 COUNT = 60
@@ -163,6 +165,31 @@ def test_messages_are_sent_once(coherer_node: EmbeddedNode, filled: str, protoco
         properties = dict(row["properties"])
         assert (row["tag"], properties["n"]) == ("a", row["value"].decode())
         assert properties["spark.query"] == f"replay {filled}"
+
+
+@pytest.mark.spark
+def test_a_resumed_run_counts_what_it_skips(
+    spark: SparkSession, coherer_node: EmbeddedNode, filled: str, tmp_path: Path
+) -> None:
+    """Adaptive plans drop what turns out to be empty, with its counts."""
+    directory = tmp_path / "node"
+    with embedded_node(directory, segment_bytes=1 << 20) as node:
+        node.create_topic("t", 1)
+        with connect(node.url) as client, client.producer("t") as producer:
+            producer.send(Message("t", b"damaged"))
+    (log,) = (directory / "commitlog").iterdir()
+    log.write_bytes(log.read_bytes().replace(b"damaged", b"DAMAGED"))
+    words = ["t", "--store", directory, "--to", filled, "--url", coherer_node.url]
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        done = replay(*words, "--resume", "--skip-lost", "--json")
+        assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rows"] == 0
+    assert found["skipped"] == [{"broker": "broker-a", "partition": 0, "offsets": 1}]
 
 
 @pytest.mark.spark

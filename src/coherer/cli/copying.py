@@ -8,12 +8,14 @@ count, too. Messages that arrive in between are not read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import typer
 
+from coherer.cli.java import java_errors
 from coherer.cli.jobs import Part, Source, progress, session
 from coherer.cli.output import amount, print_json, warn
 from coherer.errors import UnavailableError
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 Watch: TypeAlias = "Callable[[DataFrame], DataFrame]"
 """Counts rows when they are read; see `Source.table`."""
+
+
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -130,7 +135,8 @@ def copy(
         counted = Observation()
         found = rows(spark, None if offsets is None else offsets.watch)
         observed = found.observe(counted, count(lit(1)).alias("rows"))
-        with progress(spark, f"{source.topic} to {to}", shown=not as_json):
+        counting = nullcontext() if offsets is None else _unchanged_plans(spark)
+        with counting, progress(spark, f"{source.topic} to {to}", shown=not as_json):
             write(observed)
         written = int(counted.get["rows"])
         skipped = None if offsets is None else offsets.found()
@@ -142,6 +148,18 @@ def copy(
     typer.echo(f"{source.topic}: {amount(written, 'message')} to {to}, {seconds} s")
     if offsets is not None and skipped != []:
         warn(_skipped(source.topic, skipped))
+
+
+@contextmanager
+def _unchanged_plans(spark: SparkSession) -> Generator[None]:
+    """Have Spark run plans as they are: it drops counts of what turns out to be empty in a join."""
+    before = str(spark.conf.get(_ADAPTIVE))
+    spark.conf.set(_ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        with suppress(*java_errors()):  # it may be gone
+            spark.conf.set(_ADAPTIVE, before)
 
 
 def _skipped(topic: str, skipped: Sequence[Skipped] | None) -> str:
