@@ -80,7 +80,7 @@ class Reader:
         return sorted({name for (name, _), queue in self._queues.items() if queue.max})
 
     def reach(self, topic: str, queue_id: int, offset: int) -> None:
-        """Take note of where `read` is going to read. Nothing to do for who does not write."""
+        """Prepare a read at an offset: `Store` may have to end a gap of the queue there."""
 
     def read(
         self,
