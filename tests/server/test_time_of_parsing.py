@@ -13,6 +13,7 @@ import functools
 import gc
 import itertools
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,7 @@ import pytest
 
 from coherer import limits
 from coherer._record import properties
+from coherer._rules.common.java_json import quote_keys
 from coherer._server.http.service import AdminService
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._wire.rocketmq import command, fastjson, java_properties
@@ -96,6 +98,17 @@ def check(parse: Parse, begin: str, unit: str, end: str, length: int) -> None:
             return
         found.append((step(attempt), quarter, whole))
     pytest.fail(f"seconds for the loop, a quarter of the text, and all of it: {found}")
+
+
+def memory(parse: Parse, text: str) -> int:
+    """The most memory that one call needs at a time."""
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(CohererError, ValueError):
+            parse(text)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 blanks = itertools.cycle(range(97))
@@ -192,6 +205,11 @@ def test_json(begin: str, unit: str, end: str) -> None:
     check(fastjson.loads, begin, unit, end, 4 << 20)
 
 
+@pytest.mark.parametrize("unit", ["a", ".a", "[0]", "[", "é", r"\\\\x", r"\\\\\\\\"])
+def test_references(unit: str) -> None:
+    check(fastjson.loads, '{"a":{"$ref":"$.', unit, '"}}', 4 << 20)
+
+
 @pytest.mark.parametrize(
     "kind", [HeartbeatData, LockBatch, TopicConfigs, RegisterBody, ResetOffset]
 )
@@ -271,3 +289,24 @@ def test_forms(unit: str) -> None:
 
     check(post, "method=x&", unit, "", size)
     check(get, "/webapi.htm?", unit, "", size)
+
+
+@pytest.mark.parametrize("unit", ["a", r"\\\\x", "'' "])
+@pytest.mark.parametrize(
+    ("parse", "begin", "end", "length"),
+    [
+        (fastjson.loads, '{"a":{"$ref":"$.', '"}}', 4 << 20),
+        (java_properties.parse, "k", "=1", limits.SETTINGS_BYTES_MAX),
+        (java_properties.parse, "k=", "", limits.SETTINGS_BYTES_MAX),
+        (lambda text: quote_keys(text.encode()), '{"a":"', '"}', 1 << 20),
+        (fresh_selector, "a = '", "'", SELECTOR),
+        (fresh_selector, "/* ", " */ a = 1", SELECTOR),
+    ],
+)
+def test_one_long_word_needs_little_memory(
+    parse: Parse, begin: str, unit: str, end: str, length: int
+) -> None:
+    """A pattern that can go back remembers each step: 150 to 1,000 bytes for each character."""
+    memory(parse, f"{begin}{end}")  # the grammar of selectors is loaded once
+    text = begin + unit * (length // len(unit)) + end
+    assert memory(parse, text) < 40 * len(text)

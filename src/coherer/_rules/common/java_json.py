@@ -13,7 +13,7 @@ from coherer.errors import DamagedStoreError, ProtocolError
 
 T = TypeVar("T")
 
-_STRING_OR_KEY = re.compile(rb'"(?:\\.|[^"\\])*"|-?\d+(?=\s*:)')
+_STRING_OR_KEY = re.compile(rb'"(?:\\.|[^"\\]++)*+"|-?\d+(?=\s*:)')
 
 
 def quote_keys(data: bytes) -> bytes:

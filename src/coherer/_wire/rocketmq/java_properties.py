@@ -12,7 +12,7 @@ from typing import Final
 from coherer.errors import DamagedStoreError
 
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
-_SPLIT: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_SPLIT: Final = re.compile(r"((?:\\.|[^\\=:\s]++)*+)\s*[=:]?\s*(.*)", re.DOTALL)
 _SPECIAL: Final = re.compile(r"[\\\s=:#!]")
 _NAMED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 

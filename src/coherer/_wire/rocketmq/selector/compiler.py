@@ -43,7 +43,9 @@ _NAMED: Final = {
     "FLOAT": "<FLOATING_POINT_LITERAL>",
 }
 
-_COMMENTED: Final = re.compile(r"'[^']*(?:''[^']*)*(?:'|\Z)|/\*.*?(?:\*/|\Z)|--[^\n\r]*", re.DOTALL)
+_COMMENTED: Final = re.compile(
+    r"'[^']*+(?:''[^']*+)*+(?:'|\Z)|/\*.*?(?:\*/|\Z)|--[^\n\r]*", re.DOTALL
+)
 """A string, a block comment, or a line comment."""
 
 
