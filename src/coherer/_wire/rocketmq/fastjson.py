@@ -45,8 +45,6 @@ _WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _WORDS: Final[dict[str, Value]] = {"true": True, "false": False, "null": None}
 # Possessive: otherwise each character costs 150 bytes of memory until the match ends.
 _STEP: Final = re.compile(r"\[([0-9]+)\]|\.((?:\\+.|[^.\[\\]++)++)")
-_SHOWN_MAX: Final = 100
-"""The characters of a path that an error shows."""
 _ESCAPES: Final = re.compile(r"\\+(?=.)")
 _QUEUE_MEMBERS: Final = {"topic", "brokerName", "queueId"}
 _PLAIN_DOUBLES: Final = (1e-3, 1e7)
@@ -264,11 +262,11 @@ class _References:
         value, at = self._root, 1
         self._nodes += len(path)
         if not path.startswith("$"):
-            raise ProtocolError(f"JSON refers to {_short(path)}, which is not an absolute path.")
+            raise ProtocolError(f"JSON refers to {path!r}, which is not an absolute path.")
         while at < len(path):
             step = _STEP.match(path, at)
             if step is None:
-                raise ProtocolError(f"JSON refers to {_short(path)}, which is not a valid path.")
+                raise ProtocolError(f"JSON refers to {path!r}, which is not a valid path.")
             value, at = _child(value, step), step.end()
         return value
 
@@ -284,11 +282,7 @@ def _child(value: Value, step: re.Match[str]) -> Value:
             return value[name]
         if name.isdecimal() and int(name) in value:
             return value[int(name)]
-    raise ProtocolError(f"JSON refers to {_short(step.group())}, which does not exist.")
-
-
-def _short(path: str) -> str:
-    return repr(path) if len(path) <= _SHOWN_MAX else f"{path[:_SHOWN_MAX]!r}..."
+    raise ProtocolError(f"JSON refers to {step.group()!r}, which does not exist.")
 
 
 def dumps(value: object, *, text_keys: bool = False) -> bytes:
