@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ OVERVIEW_CPU_MS = 60
 """A node computes the lag of all groups for its status."""
 LOOP = range(500_000)
 """On a machine where this takes longer than `CPU_MS`, a look may take longer in proportion."""
+FAULT_US = 5
+"""Some virtual machines need 15 µs to hand out a page: more than the broker needs for anything."""
 LOOKS = 5
 """The cheapest look counts, because a busy machine makes all of them slower."""
 
@@ -81,6 +84,18 @@ def loop_ms() -> float:
     return min(spent)
 
 
+def fault_us() -> float:
+    """The processor time of touching a fresh page, mostly the kernel's: 0.2 to 1 µs as a rule."""
+    spent: list[float] = []
+    for _ in range(LOOKS):
+        with mmap.mmap(-1, 16 << 20) as fresh:
+            begun_s = time.thread_time()
+            for at in range(0, len(fresh), mmap.PAGESIZE):
+                fresh[at] = 1
+            spent.append((time.thread_time() - begun_s) * 1e6 * mmap.PAGESIZE / len(fresh))
+    return min(spent)
+
+
 async def fill(directory: Path) -> None:
     async with Node(options(directory)) as node:
         core = node.core
@@ -109,6 +124,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 @pytest.mark.parametrize("protocol", ["rocketmq", "tubemq"])
 async def test_a_look_costs_the_broker_at_most_20_ms(broker: Broker, protocol: str) -> None:
+    if fault_us() > FAULT_US:
+        pytest.skip("the kernel's page faults take longer here than the broker's work")
     pages = {**PAGES, **ROCKETMQ} if protocol == "rocketmq" else PAGES
     costs: dict[str, list[float]] = {name: [] for name in pages}
     for _ in range(LOOKS):
