@@ -380,6 +380,26 @@ def test_a_queue_that_is_rebuilt_gives_out_no_offset_again(harness: Any, *, is_c
     assert again.append([harness.draft(20)])[0].queue_offset >= 20
 
 
+@pytest.mark.parametrize(("at", "bit"), [(60, 1 << 6), (10, 1), (11, 1)])
+def test_a_message_after_the_checkpoint_follows_a_damaged_one_in_a_rebuilt_queue(
+    harness: Any, at: int, bit: int
+) -> None:
+    """What is rebuilt ends before the damaged message, and what is replayed begins after it."""
+    store = harness.open()
+    placed = store.append([harness.draft(n) for n in range(20)])
+    store.flush_queues()
+    store.append([harness.draft(20), harness.draft(21)])
+    image = harness.crash()
+    flip(image, placed[-1].physical_offset + 90)  # the body of the last message of the checkpoint
+    entries = image / "consumequeue/t/0" / f"{0:020d}"
+    content = bytearray(entries.read_bytes())
+    content[at] ^= bit  # the place of the fourth entry, or the size of the first
+    entries.write_bytes(content)
+    again = harness.open(image)
+    assert harness.labels(again) == {n: f"t/0/{n}" for n in range(22) if n != 19}
+    assert [one.begin for one in again.recovery.damage] == [placed[-1].physical_offset]
+
+
 def test_a_missing_file_makes_no_long_gap(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each queue writes the gap: for a file of Java's size it would have millions of entries."""
     monkeypatch.setattr(checkpointer, "DAMAGED_MAX", 3)

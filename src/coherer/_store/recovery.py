@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, starmap
 from operator import itemgetter
@@ -137,6 +137,7 @@ class Replayer:
         self._touched: dict[ConsumeQueue, None] = {}
         self._first_offsets: dict[str, int] = {}
         self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        self._lost_before: dict[ConsumeQueue, tuple[int, int]] = {}
         self.lost_bytes = self.torn_bytes = 0
         self.replayed = 0
         self.orphans = 0
@@ -283,6 +284,11 @@ class Replayer:
         code = entry_code(queue, record)
         queue.new_entries.append(ENTRY.pack(record.physical_offset, record.size, code))
 
+    def remember_lost(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Let what was lost before X leave holes in these queues when their next record comes."""
+        for queue in queues:
+            self._lost_before[queue] = self.lost_bytes, self.torn_bytes
+
     def restore_keys(self, record: RecordSummary) -> None:
         """Add a record's keys again."""
         keys = tag_and_keys(record.properties)[1]
@@ -336,8 +342,10 @@ class Replayer:
         gap = queue_offset - expected
         if gap == 0:
             return ""
-        lost = (self.lost_bytes + self.torn_bytes) // RECORD_BYTES_MIN
-        is_torn = self.lost_bytes < RECORD_BYTES_MIN  # only power cuts have damaged the log
+        lost_before, torn_before = self._lost_before.pop(queue, (0, 0))
+        lost_bytes = self.lost_bytes + lost_before
+        lost = (lost_bytes + self.torn_bytes + torn_before) // RECORD_BYTES_MIN
+        is_torn = lost_bytes < RECORD_BYTES_MIN  # only power cuts have damaged the log
         if expected == 0 and gap > 0 and not self._tells_gap(queue):
             known = gap <= lost or is_gap(queue, gap - lost, offset, self.gaps)
             if self._rebuild or not is_torn or not known:
@@ -345,7 +353,7 @@ class Replayer:
             else:
                 queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
-        damaged = self.lost_bytes // RECORD_BYTES_MIN
+        damaged = lost_bytes // RECORD_BYTES_MIN
         if self._replica and damaged < gap <= _REPLICA_GAP_MAX:
             self.gaps = with_copied(self.gaps, queue, gap, offset)
             queue.new_entries.extend([GAP_ENTRY] * gap)
@@ -677,19 +685,9 @@ class Recovery:
             start = min(start, self._drop_entries(queue, first))
         before = replayer.lost_bytes, replayer.torn_bytes
         replayer.lost_bytes = replayer.torn_bytes = 0
-        scanner, seen = Scanner(self._log, start, replay_from), 0
-        for count, record in enumerate(scanner, 1):
-            if record.physical_offset >= replay_from:
-                break
-            for piece in scanner.damage[seen:]:
-                replayer.lose(piece)
-            seen = len(scanner.damage)
-            if replayer.queue_of(record) in damaged:
-                replayer.restore_entry(record)
-            if reindex:
-                replayer.restore_keys(record)
-            if count % _RECORDS_PER_PUBLISH == 0:
-                replayer.publish()
+        scanner = Scanner(self._log, start, replay_from)
+        self._restore(replayer, scanner, damaged, replay_from, reindex=reindex)
+        replayer.remember_lost(damaged)
         replayer.publish()
         replayer.clear_cache()
         replayer.lost_bytes, replayer.torn_bytes = before
@@ -702,6 +700,37 @@ class Recovery:
         ]
         if reindex:
             self._repaired.append("The key index was damaged; it was rebuilt from the log.")
+
+    @staticmethod
+    def _restore(
+        replayer: Replayer,
+        scanner: Scanner,
+        queues: Collection[ConsumeQueue],
+        replay_from: int,
+        *,
+        reindex: bool,
+    ) -> None:
+        """Add the entries of some queues again, and all keys, and count the damage before X."""
+        seen = 0
+
+        def lose() -> None:
+            nonlocal seen
+            for piece in scanner.damage[seen:]:
+                if piece.begin < replay_from:
+                    replayer.lose(piece)
+            seen = len(scanner.damage)
+
+        for count, record in enumerate(scanner, 1):
+            if record.physical_offset >= replay_from:
+                break
+            lose()
+            if replayer.queue_of(record) in queues:
+                replayer.restore_entry(record)
+            if reindex:
+                replayer.restore_keys(record)
+            if count % _RECORDS_PER_PUBLISH == 0:
+                replayer.publish()
+        lose()
 
     def _drop_entries(self, queue: ConsumeQueue, first: int) -> int:
         """Remove the entries from `first` on; return the log offset where their records start."""
