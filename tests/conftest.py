@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import threading
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -48,6 +50,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("interop"):
             item.add_marker(allowed)
+
+
+UNTIL = float(os.environ.get("COHERER_TESTS_UNTIL") or "inf")
+"""When no more tests begin, in seconds since 1970: `tools/run_tests.py` says so."""
+TOO_LATE = "the time of this group of tests is used up"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest asks fixtures to start brokers
+def pytest_runtest_setup() -> None:
+    if time.time() > UNTIL:
+        pytest.skip(TOO_LATE)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the files whose tests were left out."""
+    skipped = terminalreporter.getreports("skipped")
+    late = [report for report in skipped if TOO_LATE in str(report.longrepr)]
+    if late:
+        terminalreporter.section(f"{len(late)} tests left out: {TOO_LATE}")
+        for file, count in sorted(Counter(report.nodeid.split("::")[0] for report in late).items()):
+            terminalreporter.line(f"{count:>5}  {file}")
 
 
 @pytest.hookimpl(wrapper=True)

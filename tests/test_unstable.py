@@ -1,8 +1,9 @@
-"""A test that fails once is run again alone and listed; one that fails twice fails the run."""
+"""What `tools/run_tests.py` runs again, and what it leaves out."""
 
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -35,13 +36,14 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def run(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(tests: str) -> int:
-        (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_logreport")
+        (tmp_path / "conftest.py").write_text("from tests.conftest import *")
         (tmp_path / "test_it.py").write_text(tests)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
         for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(tool, "RUNS", [("-q", "-p", "no:cacheprovider", "test_it.py")])
+        group = tool.Group(("-q", "-p", "no:cacheprovider", "test_it.py"), share=1.0)
+        monkeypatch.setattr(tool, "GROUPS", [group])
         code = tool.main()
         assert isinstance(code, int)
         return code
@@ -78,6 +80,26 @@ def test_more_than_three_are_not_tried_again(run: Run, capsys: pytest.CaptureFix
 def test_a_run_without_failures_lists_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("def test_it(): assert 1 == 1") == 0
     assert "unstable" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("left_s", "ran"), [(-1, False), (600, True), (None, True)])
+def test_what_begins_too_late_is_left_out_and_listed(
+    run: Run,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    left_s: int | None,
+    ran: bool,
+) -> None:
+    monkeypatch.delenv("COHERER_TESTS_END", raising=False)
+    if left_s is not None:
+        monkeypatch.setenv("COHERER_TESTS_END", str(time.time() + left_s))
+    test = 'def test_it(tmp_path_factory): __import__("pathlib").Path("ran").touch()'
+    assert run(test) == 0
+    assert (tmp_path / "ran").exists() is ran
+    shown = capfd.readouterr().out
+    assert ("1 tests left out" in shown) is not ran
+    assert ("1  test_it.py" in shown) is not ran
 
 
 def test_tests_that_cannot_be_collected_fail_the_run(run: Run) -> None:

@@ -9,6 +9,9 @@ is run again in a process of its own, when nothing else runs. If it passes then,
 unstable, with its first error: its cause has to be found, but it does not cost a whole run. A run
 fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
 
+If the time of all tests is limited (`time_left.py`), each of its `GROUPS` begins no more tests
+after its share, and lists the files that it has left out.
+
 `make test` calls this program, so that CI and the README run the same command. The tests of plugs
 (`tools/test_integrations.py`) follow the same rule.
 """
@@ -16,35 +19,66 @@ fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import archive_spark
 from rich.console import Console
 from rich.table import Table
+from time_left import end_of
 
 UNSTABLE_MAX: Final = 3
-RUNS: Final = (
+
+
+class Group(NamedTuple):
+    """Tests that run together.
+
+    Args:
+        arguments: pytest's.
+        share: what they may use of the time that is left when they begin; None: they run to their
+            end.
+    """
+
+    arguments: Sequence[str]
+    share: float | None = None
+
+
+GROUPS: Final = (
     # Spark's first: the Java systems of the others need the whole machine.
-    ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"),
-    ("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"),
+    Group(
+        ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"), 0.4
+    ),
+    Group(("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"), 0.8),
 )
 _FAILURES: Final = "COHERER_FAILURES"
+_UNTIL: Final = "COHERER_TESTS_UNTIL"
 _TESTS_FAILED: Final = 1
 """pytest's exit code if tests ran and some failed; higher ones mean that it could not run them."""
 
 
 def pytest(
-    *arguments: str, python: str | Path = sys.executable, failures: Path | None = None
+    *arguments: str,
+    python: str | Path = sys.executable,
+    failures: Path | None = None,
+    until: float = math.inf,
 ) -> int:
-    """Run pytest; `tests/conftest.py` notes in the file `failures` which tests failed, and why."""
-    # Not the caller's file: tests run this program, too, and their failures are not the caller's.
-    environment = {**os.environ, _FAILURES: "" if failures is None else str(failures)}
+    """Run pytest; `tests/conftest.py` notes which tests failed, and skips those that are too late.
+
+    Args:
+        arguments: pytest's.
+        python: the interpreter.
+        failures: the file that gets the tests that failed, and their errors.
+        until: when no more tests begin, in seconds since 1970.
+    """
+    # Not the caller's: tests run this program, too, and their failures are not the caller's.
+    ours = {_FAILURES: "" if failures is None else str(failures), _UNTIL: str(until)}
+    environment = os.environ | ours
     command = [str(python), "-m", "pytest", *arguments]
     return subprocess.run(command, env=environment, check=False).returncode
 
@@ -78,7 +112,7 @@ def verdict(failed: dict[str, str], failed_again: set[str]) -> tuple[int, Table 
 
 
 def run_twice(
-    runs: Sequence[Sequence[str]],
+    groups: Sequence[Group],
     *,
     python: str | Path = sys.executable,
     options: Sequence[str] = (),
@@ -86,7 +120,7 @@ def run_twice(
     """Run groups of tests, then the failed ones again; return the exit code.
 
     Args:
-        runs: the arguments of pytest for each group.
+        groups: what to run, one after the other.
         python: the interpreter.
         options: further arguments for each group, and for the failed tests.
     """
@@ -95,8 +129,9 @@ def run_twice(
         failures = Path(directory, "failures")
         failures.touch()
         broken = 0
-        for arguments in runs:
-            code = pytest(*options, *arguments, python=python, failures=failures)
+        for arguments, share in groups:
+            until = math.inf if share is None else end_of(share)
+            code = pytest(*options, *arguments, python=python, failures=failures, until=until)
             if code > _TESTS_FAILED:
                 return code
             broken |= code
@@ -117,12 +152,12 @@ def run_twice(
 
 def main() -> int:
     """Run the tests that need Spark or Apache's systems; return the exit code."""
-    return run_twice(RUNS)
+    return run_twice(GROUPS)
 
 
 if __name__ == "__main__":
     if chosen := sys.argv[1:]:
-        sys.exit(run_twice([chosen]))
+        sys.exit(run_twice([Group(chosen)]))
     with tempfile.TemporaryDirectory() as kept:
         archive = Path(kept, "spark.jsa")
         if archive_spark.write(archive):

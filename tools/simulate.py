@@ -17,8 +17,10 @@ import argparse
 import faulthandler
 import gc
 import itertools
+import math
 import multiprocessing
 import os
+import random
 import resource
 import signal
 import sys
@@ -31,6 +33,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from time_left import end_of
 
 from tests.simulation.mutants import MUTANTS, found_by_seed
 from tests.simulation.picture import picture
@@ -47,6 +51,8 @@ HANGS_S: Final = 1_800
 """How long it may take on a busy machine; this ends a run that waits for ever."""
 DIED: Final = "process"
 """Stands for a check, if the process of a run has ended without a result."""
+SHARE: Final = 0.125
+"""What a search may use of the time that is left for all tests, if that is limited."""
 SHOWN: Final = 5
 _Results: TypeAlias = "Connection[Outcome, Outcome]"
 PICTURES: Final = Path("build/simulation")
@@ -120,8 +126,8 @@ def _report(what: Plan, results: _Results) -> None:
     results.send(one(what))
 
 
-def outcomes(runs: list[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-    """Simulate plans on all cores, each in a process of its own.
+def outcomes(runs: list[Plan], until: float) -> Iterator[tuple[Plan, Outcome]]:
+    """Simulate plans on all cores, each in a process of its own; none begins after `until`.
 
     A process begins with what this one has imported. The memory of killed programs is never freed,
     so that their destructors do not run, nor is any other: collecting garbage takes a tenth of the
@@ -129,7 +135,8 @@ def outcomes(runs: list[Plan]) -> Iterator[tuple[Plan, Outcome]]:
     """
     gc.disable()
     gc.freeze()
-    forks, waiting = multiprocessing.get_context("fork"), iter(runs)
+    forks = multiprocessing.get_context("fork")
+    waiting = itertools.takewhile(lambda _: time.time() < until, runs)
     under_way: dict[_Results, tuple[Plan, BaseProcess]] = {}
     while True:
         for what in itertools.islice(waiting, (os.cpu_count() or 1) - len(under_way)):
@@ -154,9 +161,11 @@ def outcomes(runs: list[Plan]) -> Iterator[tuple[Plan, Outcome]]:
 
 def search(runs: list[Plan]) -> int:
     """Simulate plans; returns how many broke a promise."""
-    began, virtual_s = time.monotonic(), 0.0
+    began, virtual_s, until, done = time.monotonic(), 0.0, end_of(SHARE), 0
+    if math.isfinite(until):
+        random.shuffle(runs)  # there may be no time for the last ones: not always the same
     broken: list[tuple[Plan, str]] = []
-    for done, (what, found) in enumerate(outcomes(runs), 1):
+    for done, (what, found) in enumerate(outcomes(runs, until), 1):
         virtual_s += found.virtual_s
         if found.check:
             broken.append((what, found.check))
@@ -165,9 +174,11 @@ def search(runs: list[Plan]) -> int:
             print(f"\r{done} of {len(runs)}", end="", flush=True)
     took_s = time.monotonic() - began
     print(
-        f"\n{len(runs)} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
+        f"\n{done} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
         f"{len(broken)} broke a promise"
     )
+    if done < len(runs):
+        print(f"{len(runs) - done} runs were left out: the time of this search is used up")
     for what, check in [each for each in broken if each[1] != DIED][:SHRUNK]:
         show_shrunk(what, check)
     return len(broken)

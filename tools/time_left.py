@@ -1,0 +1,31 @@
+"""Divides the time that all tests may take among their parts.
+
+`.ci/run` has to end in time on every machine, and the slowest need three times as long as others.
+It sets `COHERER_TESTS_END`, in seconds since 1970. Each part then begins nothing more after its
+share, and says what it has left out; what that is differs from run to run. Where all tests end in
+time, none is left out. Without the variable, nothing is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+END: Final = "COHERER_TESTS_END"
+
+
+def end_of(share: float) -> float:
+    """Return when a part of the tests has to end that may take a share of what is left.
+
+    Args:
+        share: 0.0 to 1.0.
+
+    Returns:
+        The time in seconds since 1970, or infinity without a limit.
+    """
+    end = os.environ.get(END)
+    if not end:
+        return float("inf")
+    now = time.time()
+    return now + share * max(float(end) - now, 0.0)
