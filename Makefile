@@ -22,7 +22,7 @@ demo: $(VENV)/demo.stamp
 # All tests, those that start Apache's systems last, when nothing else needs the processor; or TESTS.
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
-	$(IN_MEMORY) $(BIN)/python tools/run_tests.py $(FAST)
+	$(IN_MEMORY) $(BIN)/python tools/run_tests.py --share 0.33 $(FAST)
 	$(IN_MEMORY) $(SIMULATE) --seeds 150
 	$(BIN)/python tools/run_tests.py
 	$(BIN)/python tools/test_integrations.py

@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,22 +45,34 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@cache
+def source(path: Path) -> str:
+    """Return the text of a file of tests."""
+    return path.read_text("utf-8")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Connections and threads of Spark and of Apache's systems may outlive a test.
     allowed = pytest.mark.filterwarnings("default::coherer.testing.LeftBehindWarning")
     for item in items:
-        if item.get_closest_marker("spark") or item.get_closest_marker("interop"):
+        if mark := item.get_closest_marker("interop") or item.get_closest_marker("spark"):
             item.add_marker(allowed)
+            folder, named = Path(__file__).parent / mark.name, f"mark.{mark.name}"
+            if not item.path.is_relative_to(folder) and named not in source(item.path):
+                raise pytest.UsageError(
+                    f"`tools/run_tests.py` does not find {item.nodeid}: its file is neither "
+                    f"in {folder}, nor does it contain `{named}`."
+                )
 
 
 UNTIL = float(os.environ.get("COHERER_TESTS_UNTIL") or "inf")
-"""When no more tests begin, in seconds since 1970: `tools/run_tests.py` says so."""
+"""When no more slow tests begin, in seconds since 1970: `tools/run_tests.py` says so."""
 TOO_LATE = "the time of this group of tests is used up"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest asks fixtures to start brokers
-def pytest_runtest_setup() -> None:
-    if time.time() > UNTIL:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > UNTIL and any(map(item.get_closest_marker, ("slow", "spark", "interop"))):
         pytest.skip(TOO_LATE)
 
 

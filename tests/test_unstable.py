@@ -43,7 +43,7 @@ def run(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
         for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
             monkeypatch.delenv(name, raising=False)
         group = tool.Group(("-q", "-p", "no:cacheprovider", "test_it.py"), share=1.0)
-        monkeypatch.setattr(tool, "GROUPS", [group])
+        monkeypatch.setattr(tool, "groups", lambda: [group])
         code = tool.main()
         assert isinstance(code, int)
         return code
@@ -82,20 +82,24 @@ def test_a_run_without_failures_lists_nothing(run: Run, capsys: pytest.CaptureFi
     assert "unstable" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("left_s", "ran"), [(-1, False), (600, True), (None, True)])
+@pytest.mark.parametrize(
+    ("left_s", "mark", "ran"),
+    [(-1, "slow", False), (-1, "filterwarnings", True), (600, "slow", True), (None, "slow", True)],
+)
 def test_what_begins_too_late_is_left_out_and_listed(
     run: Run,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     left_s: int | None,
+    mark: str,
     ran: bool,
 ) -> None:
     monkeypatch.delenv("COHERER_TESTS_END", raising=False)
     if left_s is not None:
         monkeypatch.setenv("COHERER_TESTS_END", str(time.time() + left_s))
-    test = 'def test_it(tmp_path_factory): __import__("pathlib").Path("ran").touch()'
-    assert run(test) == 0
+    test = 'def test_it(): __import__("pathlib").Path("ran").touch()'
+    assert run(f"import pytest\n@pytest.mark.{mark}\n{test}") == 0
     assert (tmp_path / "ran").exists() is ran
     shown = capfd.readouterr().out
     assert ("1 tests left out" in shown) is not ran

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import coherer
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 

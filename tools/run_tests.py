@@ -2,6 +2,7 @@
 
     python tools/run_tests.py                  # those that need Spark or Apache's systems
     python tools/run_tests.py -n auto tests    # those that pytest chooses
+    python tools/run_tests.py --share 0.3 …    # the same, within a share of the time that is left
 
 Tests work with processes that this project did not write, on a machine that may be busy: a broker
 in Java that needs a minute to start, a browser, a cluster that elects a leader. A test that fails
@@ -9,8 +10,8 @@ is run again in a process of its own, when nothing else runs. If it passes then,
 unstable, with its first error: its cause has to be found, but it does not cost a whole run. A run
 fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
 
-If the time of all tests is limited (`time_left.py`), each of its `GROUPS` begins no more tests
-after its share, and lists the files that it has left out.
+If the time of all tests is limited (`time_left.py`), a group of tests begins no more of those that
+are marked `slow`, `spark` or `interop` after its share, and lists the files that it has left out.
 
 `make test` calls this program, so that CI and the README run the same command. The tests of plugs
 (`tools/test_integrations.py`) follow the same rule.
@@ -41,21 +42,38 @@ class Group(NamedTuple):
 
     Args:
         arguments: pytest's.
-        share: what they may use of the time that is left when they begin; None: they run to their
-            end.
+        share: what they may use of the time that is left when they begin; None: no limit.
     """
 
     arguments: Sequence[str]
     share: float | None = None
 
 
-GROUPS: Final = (
-    # Spark's first: the Java systems of the others need the whole machine.
-    Group(
-        ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"), 0.4
-    ),
-    Group(("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"), 0.8),
-)
+TESTS: Final = Path(__file__).parent.parent / "tests"
+
+
+def files_with(mark: str) -> list[str]:
+    """Return the folder that is called as a mark, and the other files whose tests may have it.
+
+    To collect all others takes a minute. `tests/conftest.py` refuses tests with the mark elsewhere.
+    """
+    folder = TESTS / mark
+    others = (file for file in TESTS.rglob("test_*.py") if not file.is_relative_to(folder))
+    found = (file for file in others if f"mark.{mark}" in file.read_text("utf-8"))
+    return [str(folder), *sorted(map(str, found))]
+
+
+def groups() -> tuple[Group, Group]:
+    """Return the tests of Spark and of Apache's systems.
+
+    Spark's come first: the Java systems of the others need the whole machine.
+    """
+    spark = ("-n", "auto", "-m", "spark and not interop", *files_with("spark"))
+    interop = ("-n", "2", "-m", "interop", *files_with("interop"))
+    common = ("--dist", "loadfile", "--durations=5")
+    return Group((*common, *spark), 0.4), Group((*common, *interop), 0.8)
+
+
 _FAILURES: Final = "COHERER_FAILURES"
 _UNTIL: Final = "COHERER_TESTS_UNTIL"
 _TESTS_FAILED: Final = 1
@@ -74,7 +92,7 @@ def pytest(
         arguments: pytest's.
         python: the interpreter.
         failures: the file that gets the tests that failed, and their errors.
-        until: when no more tests begin, in seconds since 1970.
+        until: when no more slow tests begin, in seconds since 1970.
     """
     # Not the caller's: tests run this program, too, and their failures are not the caller's.
     ours = {_FAILURES: "" if failures is None else str(failures), _UNTIL: str(until)}
@@ -112,7 +130,7 @@ def verdict(failed: dict[str, str], failed_again: set[str]) -> tuple[int, Table 
 
 
 def run_twice(
-    groups: Sequence[Group],
+    chosen: Sequence[Group],
     *,
     python: str | Path = sys.executable,
     options: Sequence[str] = (),
@@ -120,7 +138,7 @@ def run_twice(
     """Run groups of tests, then the failed ones again; return the exit code.
 
     Args:
-        groups: what to run, one after the other.
+        chosen: what to run, one after the other.
         python: the interpreter.
         options: further arguments for each group, and for the failed tests.
     """
@@ -129,7 +147,7 @@ def run_twice(
         failures = Path(directory, "failures")
         failures.touch()
         broken = 0
-        for arguments, share in groups:
+        for arguments, share in chosen:
             until = math.inf if share is None else end_of(share)
             code = pytest(*options, *arguments, python=python, failures=failures, until=until)
             if code > _TESTS_FAILED:
@@ -152,12 +170,13 @@ def run_twice(
 
 def main() -> int:
     """Run the tests that need Spark or Apache's systems; return the exit code."""
-    return run_twice(GROUPS)
+    return run_twice(groups())
 
 
 if __name__ == "__main__":
     if chosen := sys.argv[1:]:
-        sys.exit(run_twice([Group(chosen)]))
+        share = float(chosen[1]) if chosen[0] == "--share" else None
+        sys.exit(run_twice([Group(chosen if share is None else chosen[2:], share)]))
     with tempfile.TemporaryDirectory() as kept:
         archive = Path(kept, "spark.jsa")
         if archive_spark.write(archive):

@@ -25,6 +25,8 @@ from coherer.message import Message
 from tests.served import FREE, Served
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 COUNT = 200
 
 

@@ -32,7 +32,10 @@ from coherer.errors import CohererError
 from coherer.message import Message
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the tests send signals")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the tests send signals"),
+]
 
 FREE = (
     *("--master-port", "0", "--broker-port", "0", "--admin-port", "0"),

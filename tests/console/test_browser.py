@@ -20,6 +20,7 @@ from tests.console import filling
 from tests.console.browser import Browser, missing
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]

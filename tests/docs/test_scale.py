@@ -24,7 +24,10 @@ from tests.docs.test_snippets import blocks
 PAGE = "how-to/scale.md"
 FREE = ("--master-port", "0", "--broker-port", "0", "--namesrv-port", "0", "--rocketmq-port", "0")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM does not exist there"),
+]
 
 
 def commands(words: str) -> list[str]:

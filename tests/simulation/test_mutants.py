@@ -6,6 +6,8 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS, found_by_seed
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 30
 SAMPLE = {
     "answers before the disk": ("short", 11),

@@ -12,6 +12,8 @@ import pytest
 from tests.simulation.plan import plan
 from tests.simulation.workload import run
 
+pytestmark = pytest.mark.slow
+
 PROTOCOLS = ("tubemq", "rocketmq")
 SEED, ORDER_OF_SETS = 6, 7
 TIMELINE = f"""

@@ -9,6 +9,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROUNDS = 12
 
 CHILD = """

@@ -15,6 +15,8 @@ from coherer.message import Message
 from coherer.testing import SimulatedCluster, SimulatedNode, explore
 from coherer.testing.explore import run_seeds, schedule_of
 
+pytestmark = pytest.mark.slow
+
 ORDERS = 10
 
 

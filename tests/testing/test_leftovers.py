@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 OPTIONS = ["-p", "no:randomly", "-q", "-o", "asyncio_default_fixture_loop_scope=function"]

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 HEAVY = {"asyncio", "msgspec", "google", "h11", "coherer._net", "coherer._server"}
