@@ -29,7 +29,7 @@ async def way(fake: FakeCluster) -> AsyncIterator[Cluster]:
     """A client's way to the scripted cluster; short timeouts, no heartbeats by the clock."""
     cluster = Cluster(
         ClientOptions(
-            addresses=(("127.0.0.1", fake.master.port),), timeout_ms=2_000, heartbeat_ms=3_600_000
+            addresses=(("127.0.0.1", fake.master.port),), timeout_ms=5_000, heartbeat_ms=3_600_000
         )
     )
     yield cluster

@@ -244,13 +244,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def client(cluster: FakeCluster) -> AsyncIterator[Client]:
-    async with connect_rocketmq(cluster.url, timeout_ms=2_000) as one:
+    async with connect_rocketmq(cluster.url, timeout_ms=5_000) as one:
         yield one
 
 
 @pytest.fixture
 async def client2(cluster2: FakeCluster) -> AsyncIterator[Client]:
-    async with connect_rocketmq(cluster2.url, timeout_ms=2_000) as one:
+    async with connect_rocketmq(cluster2.url, timeout_ms=5_000) as one:
         yield one
 
 
