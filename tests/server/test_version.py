@@ -9,24 +9,56 @@ import pytest
 from typer.testing import CliRunner
 
 from coherer import __version__
-from coherer._server.node.version import FORMAT, check_version
+from coherer._server.node.version import FORMAT, check_version, upgrade
 from coherer.cli.main import app
 from coherer.errors import DamagedStoreError, UsageError
 from coherer.testing import embedded_node
+from coherer.testing.disk import FaultyFiles
 
 
 @pytest.mark.parametrize("roles", [{"master"}, {"master", "broker"}])
 def test_a_node_writes_the_version(tmp_path: Path, roles: set[str]) -> None:
     with embedded_node(tmp_path, roles=frozenset(roles)):
         pass
-    found = json.loads((tmp_path / "version.json").read_bytes())
-    assert found == {"format": FORMAT, "coherer": __version__}
-    (tmp_path / "version.json").write_bytes(b'{"formau":1}')
-    with pytest.raises(DamagedStoreError, match="format"):
-        check_version(tmp_path)
-    (tmp_path / "version.json").unlink()  # as an older version, or a Java broker, leaves it
+    path, copy = tmp_path / "version.json", tmp_path / "version.json.bak"
+    content = path.read_bytes()
+    found = json.loads(content)
+    assert (found["format"], found["coherer"]) == (FORMAT, __version__)
+    for one in (path, copy):
+        one.unlink()  # as an older version, or a Java broker, leaves it
     with embedded_node(tmp_path, roles=frozenset(roles)):
         assert check_version(tmp_path).format == FORMAT
+    assert path.read_bytes() == copy.read_bytes() == content
+
+
+def test_a_lost_or_damaged_version_is_taken_from_its_copy(tmp_path: Path) -> None:
+    with embedded_node(tmp_path):
+        pass
+    path, copy = tmp_path / "version.json", tmp_path / "version.json.bak"
+    content = path.read_bytes()
+    for damage in (content.replace(b'"format":1', b'"format":0'), b"", b'{"formau":1}'):
+        path.write_bytes(damage)
+        with embedded_node(tmp_path):
+            assert path.read_bytes() == content
+    path.write_bytes(content)
+    for one in (copy, path):  # a copy that an older version did not make, too
+        one.unlink()
+        with embedded_node(tmp_path):
+            assert path.read_bytes() == copy.read_bytes() == content
+
+
+def test_a_full_disk_does_not_keep_a_node_from_starting_without_the_copy(tmp_path: Path) -> None:
+    with embedded_node(tmp_path):
+        pass
+    path, copy = tmp_path / "version.json", tmp_path / "version.json.bak"
+    copy.unlink()
+    files = FaultyFiles()
+    files.set_full(True)
+    upgrade(tmp_path, files)
+    assert not copy.exists()
+    files.set_full(False)
+    upgrade(tmp_path, files)
+    assert copy.read_bytes() == path.read_bytes()
 
 
 def test_a_newer_directory_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from coherer._common.checksum import crc32
 from coherer._common.logs import Log
 from coherer._common.paths import child
 from coherer._store.files import Files, translate_os_errors
-from coherer.errors import DamagedStoreError
+from coherer.errors import DamagedStoreError, StoreFullError
 
 PREVIOUS: Final = ".bak"
 """Ends the name of the previous version of a file. It is used if the file is missing, empty or
@@ -183,17 +183,18 @@ class ConfigFiles:
     def keep_twice(self, name: str) -> None:
         """Write a file that was read once more if it is damaged or has no previous version.
 
-        Call it for a file that hardly ever changes.
+        Call it for a file that hardly ever changes. On a full disk the next start writes it.
 
         Raises:
             StoreError: the disk failed.
         """
         path = self._path(name)
-        if name in self._damaged:
-            self.restore(name)
-        elif self._files.exists(path) and not self._files.exists(self._backup(path)):
-            with self._guard, translate_os_errors(f"write {name}"):
-                self._copy(path)
+        with suppress(StoreFullError):
+            if name in self._damaged:
+                self.restore(name)
+            elif self._files.exists(path) and not self._files.exists(self._backup(path)):
+                with self._guard, translate_os_errors(f"write {name}"):
+                    self._copy(path)
 
     def remove(self, name: str) -> None:
         """Remove a file and its previous version.

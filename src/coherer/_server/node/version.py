@@ -5,6 +5,9 @@
 | 0 | the file does not exist: the directory is new, a Java broker's, or an older Coherer's |
 | 1 | the file exists; nothing else differs |
 
+The file has a checksum and a copy, as the files of `config/` have. An upgrade from format 1 on must
+save it twice: an older Coherer must not find format 1 in the copy, if the file is damaged.
+
 A node upgrades an older directory when it starts: it writes the file. Java's broker ignores the
 file, so it can still use the directory. A node refuses a newer directory, because it could damage
 data that it does not know. `OLDEST` is the oldest format that can be upgraded.
@@ -21,6 +24,7 @@ import msgspec
 from coherer._common.decoding import decoder
 from coherer._common.version import __version__
 from coherer._store import OsFiles
+from coherer._store.config_files import PREVIOUS, ConfigFiles
 from coherer._store.files import Files, make_durable_directory, translate_os_errors
 from coherer._store.history import ensure_history
 from coherer._store.marks import MANIFEST, VERSION_FILE, check_restored
@@ -58,19 +62,7 @@ def check_version(directory: Path) -> Version:
             f"{directory} is a backup, and a node would damage it.",
             hint=f"Run `coherer restore {directory} NEW`, and start the node with --directory NEW.",
         )
-    path = directory / VERSION_FILE
-    if not path.is_file():
-        return Version(0)
-    with translate_os_errors(f"read {path}"):
-        data = path.read_bytes()
-    try:
-        found = decoder(Version).decode(data)
-    except msgspec.DecodeError as error:
-        raise DamagedStoreError(
-            f"{path} cannot be read: {error}.",
-            hint=f"Restore a copy of it. Without one, remove it if Coherer {__version__} or an "
-            "older version was the last to use the directory.",
-        ) from error
+    found = _read(ConfigFiles(_OS_FILES, directory))
     if found.format > FORMAT:
         raise UsageError(
             f"The directory {directory} has format {found.format}, written by Coherer "
@@ -86,6 +78,17 @@ def check_version(directory: Path) -> Version:
     return found
 
 
+def _read(files: ConfigFiles) -> Version:
+    try:
+        return files.read(VERSION_FILE, decoder(Version).decode) or Version(0)
+    except DamagedStoreError as error:
+        raise DamagedStoreError(
+            error.text,
+            hint=f"Restore a copy of it. Without one, remove it and its {PREVIOUS} if Coherer "
+            f"{__version__} or an older version was the last to use the directory.",
+        ) from error
+
+
 def upgrade(
     directory: Path, files: Files = _OS_FILES, say: Callable[[str], None] = lambda _: None
 ) -> None:
@@ -98,24 +101,15 @@ def upgrade(
     Raises:
         StoreError: it could not be written.
     """
-    before = check_version(directory)
     with translate_os_errors(f"write {directory}"):
         make_durable_directory(files, directory.absolute())
         # A directory without a store gets its history here.
         ensure_history(files, directory)
+    config = ConfigFiles(files, directory)
+    before = _read(config)
+    config.keep_twice(VERSION_FILE)
     if before.format == FORMAT:
         return
-    path = directory / VERSION_FILE
-    new = path.with_name(f"{VERSION_FILE}.tmp")
-    with translate_os_errors(f"write {path}"):
-        handle = files.open(new, create=True)
-        try:
-            files.resize(handle, 0)
-            files.write(handle, msgspec.json.encode(Version(FORMAT, __version__)), 0)
-            files.sync(handle)
-        finally:
-            files.close(handle)
-        files.replace(new, path)
-        files.sync_directory(directory)
+    config.save(VERSION_FILE, msgspec.json.encode(Version(FORMAT, __version__)))
     earlier = f"; it had {before.format}" if before.format else ""
     say(f"The directory {directory} has format {FORMAT} now{earlier}.")
