@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -63,6 +64,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     f"`tools/run_tests.py` does not find {item.nodeid}: its file is neither "
                     f"in {folder}, nor does it contain `{named}`."
                 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what was collected.
+
+    It would go through 13,000 tests and their modules again and again, for a second each time on a
+    slow machine, and clients that wait for an answer meanwhile would give up.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 UNTIL = float(os.environ.get("COHERER_TESTS_UNTIL") or "inf")

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 from time_left import end_of
 
-UNSTABLE_MAX: Final = 3
+UNSTABLE_MAX: Final = 5
 
 
 class Group(NamedTuple):

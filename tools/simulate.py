@@ -51,7 +51,7 @@ HANGS_S: Final = 1_800
 """How long it may take on a busy machine; this ends a run that waits for ever."""
 DIED: Final = "process"
 """Stands for a check, if the process of a run has ended without a result."""
-SHARE: Final = 0.125
+SHARE: Final = 0.15
 """What a search may use of the time that is left for all tests, if that is limited."""
 SHOWN: Final = 5
 _Results: TypeAlias = "Connection[Outcome, Outcome]"

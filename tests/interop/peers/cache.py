@@ -13,7 +13,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +32,8 @@ DRIVERS = {
 """The folders of the drivers for clients of many releases."""
 _LEASH_ONLY = {"rocketmq-server", "rocketmq-proxy", "kafka"}
 JAVA_RELEASE = 11
-MAVEN_TIMEOUT_S = 540
+INSTALL_TIMEOUT_S = 1_800
+"""For what hangs: slow machines need minutes for what others do in seconds."""
 JVM_FLAGS = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -193,16 +195,26 @@ def _digest(name: str, files: Sequence[Path]) -> str:
 
 def _make(folder: Path, fill: Callable[[Path], None]) -> None:
     """Fills a new folder beside the wanted one and renames it: a half-filled one is never seen."""
-    if folder.is_dir():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
-    try:
-        fill(fresh)
-        if not folder.is_dir():
+    with alone(folder):
+        if folder.is_dir():
+            return
+        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+        try:
+            fill(fresh)
             fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Has one process fill a folder of the cache while others that want it wait."""
+    import fcntl  # Windows, where these tests are collected but not run, has none
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _copy_jars(
@@ -218,9 +230,9 @@ def _copy_jars(
     base = [maven, "-B", "-q", "-f", str(pom)]
     if release is not None:
         base.append(f"-Drelease={release}")
-    run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], MAVEN_TIMEOUT_S)
+    run([*base, "dependency:copy-dependencies", "-DincludeScope=runtime", to], INSTALL_TIMEOUT_S)
     for artifact in ARTIFACTS.get(name, ()):
-        run([*base, "dependency:copy", f"-Dartifact={artifact}", to], MAVEN_TIMEOUT_S)
+        run([*base, "dependency:copy", f"-Dartifact={artifact}", to], INSTALL_TIMEOUT_S)
 
 
 def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str], None]) -> None:
@@ -229,7 +241,7 @@ def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str],
         raise UnavailableError("there is no `javac` on the PATH")
     say("javac compiles the drivers")
     command = [javac, "--release", str(JAVA_RELEASE), "-cp", str(jars / "*"), "-d", str(to)]
-    run([*command, *map(str, sources)], 120)
+    run([*command, *map(str, sources)], INSTALL_TIMEOUT_S)
 
 
 def run(command: Sequence[str], timeout_s: float, folder: Path | None = None) -> None:

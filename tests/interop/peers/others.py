@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .cache import UnavailableError, cache_folder, filled, run
+from .cache import INSTALL_TIMEOUT_S, UnavailableError, alone, cache_folder, filled, run
 from .driver import Driver
 
 HERE = Path(__file__).parent.parent
 WHEEL = "rocketmq==0.4.4"
-INSTALL_TIMEOUT_S = 300
 
 
 def _silent(_text: str) -> None:
@@ -55,13 +54,14 @@ def cpp_python(say: Callable[[str], None] = _silent) -> Path:
     # Not made aside and renamed: an environment does not work from another place.
     environment = cache_folder() / f"cpp-{WHEEL.replace('==', '-')}-py{sys.version_info.minor}"
     python = environment / "bin" / "python"
-    if not (environment / "complete").exists():
-        say(f"pip installs {WHEEL} into {environment}")
-        shutil.rmtree(environment, ignore_errors=True)
-        run([sys.executable, "-m", "venv", str(environment)], INSTALL_TIMEOUT_S)
-        run([str(python), "-m", "pip", "install", "-q", WHEEL], INSTALL_TIMEOUT_S)
-        run([str(python), "-c", "import rocketmq.client"], 60)
-        (environment / "complete").touch()
+    with alone(environment):
+        if not (environment / "complete").exists():
+            say(f"pip installs {WHEEL} into {environment}")
+            shutil.rmtree(environment, ignore_errors=True)
+            run([sys.executable, "-m", "venv", str(environment)], INSTALL_TIMEOUT_S)
+            run([str(python), "-m", "pip", "install", "-q", WHEEL], INSTALL_TIMEOUT_S)
+            run([str(python), "-c", "import rocketmq.client"], INSTALL_TIMEOUT_S)
+            (environment / "complete").touch()
     return python
 
 
