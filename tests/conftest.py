@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over what was collected.
+    """Have the garbage collector pass over the tests that pytest has found.
 
     It would go through 13,000 tests and their modules again and again, for a second each time on a
     slow machine, and clients that wait for an answer meanwhile would give up.

@@ -1,9 +1,9 @@
 """Divides the time that all tests may take among their parts.
 
 `.ci/run` has to end in time on every machine, and the slowest need three times as long as others.
-It sets `COHERER_TESTS_END`, in seconds since 1970. Each part then begins nothing more after its
-share, and says what it has left out; what that is differs from run to run. Where all tests end in
-time, none is left out. Without the variable, nothing is.
+It sets `COHERER_TESTS_END`, in seconds since 1970. Each part then may use a share of the time that
+is left when it begins. What would begin later is left out and listed; it differs from run to run.
+Without the variable, nothing is left out.
 """
 
 from __future__ import annotations
