@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -83,6 +84,24 @@ def test_names(files: OsFiles, tmp_path: Path) -> None:
     assert not files.exists(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
         files.open(tmp_path / "a")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="directories are not synced there")
+def test_a_file_system_that_cannot_sync_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL and SQLite go on after EINVAL as well; other errors mean what they say."""
+
+    def fsync(handle: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    code = errno.EINVAL
+    OsFiles().sync_directory(tmp_path)
+    assert "cannot sync directories" in caplog.text
+    code = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        OsFiles().sync_directory(tmp_path)
 
 
 def test_a_lock_excludes_the_same_process(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import mmap
 import os
 import re
@@ -29,7 +30,10 @@ from pathlib import Path
 from typing import Protocol, cast
 from uuid import UUID
 
+from coherer._common.logs import Log
 from coherer.errors import StoreError, StoreFullError
+
+_log = Log(logging.getLogger(__name__))
 
 _BINARY: int = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _SCAN_BYTES = 1 << 20
@@ -224,6 +228,15 @@ class OsFiles:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # Some network file systems cannot do it, and there is nothing to wait for.
+            _log.warning(
+                "The file system of %s cannot sync directories: a power cut may take new files",
+                path,
+                about=os.fstat(handle).st_dev,
+            )
         finally:
             os.close(handle)
 
