@@ -23,9 +23,9 @@ See docs/protocol/rocketmq.md, section 6.12.
 `MetadataSync` asks the master for topics, groups and offsets as soon as it knows it, every ten
 seconds, and when the first message of a topic comes that it does not know. It takes nothing from a
 broker that has become a slave, as a lost master does when another slave has replaced it: name
-servers tell that later. Topics and groups
-replace the slave's if their version differs; offsets are merged; the offsets of delayed messages
-replace the slave's. So the slave can serve reads, and replace the master when it is started as one.
+servers tell that later. Topics and groups replace the slave's if their version differs; offsets are
+merged; the offsets of delayed messages replace the slave's. So the slave can serve reads, and
+replace the master when it is started as one.
 
 Offsets count from when the slave has all of the log that the master had when it gave them. A group
 that is past a message has handled it, or the log holds its retry; delayed messages that are past
