@@ -78,13 +78,13 @@ def pytest_collection_finish() -> None:
 
 
 UNTIL = float(os.environ.get("COHERER_TESTS_UNTIL") or "inf")
-"""When no more slow tests begin, in seconds since 1970: `tools/run_tests.py` says so."""
+"""When no more slow tests begin, by `time.monotonic`: `tools/run_tests.py` says so."""
 TOO_LATE = "the time of this group of tests is used up"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest asks fixtures to start brokers
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if time.time() > UNTIL and any(map(item.get_closest_marker, ("slow", "spark", "interop"))):
+    if time.monotonic() > UNTIL and any(map(item.get_closest_marker, ("slow", "spark", "interop"))):
         pytest.skip(TOO_LATE)
 
 

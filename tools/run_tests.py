@@ -19,6 +19,7 @@ are marked `slow`, `spark` or `interop` after its share, and lists the files tha
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -92,7 +93,7 @@ def pytest(
         arguments: pytest's.
         python: the interpreter.
         failures: the file that gets the tests that failed, and their errors.
-        until: when no more slow tests begin, in seconds since 1970.
+        until: when no more slow tests begin, by `time.monotonic`.
     """
     # Not the caller's: tests run this program, too, and their failures are not the caller's.
     ours = {_FAILURES: "" if failures is None else str(failures), _UNTIL: str(until)}
@@ -174,9 +175,11 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if chosen := sys.argv[1:]:
-        share = float(chosen[1]) if chosen[0] == "--share" else None
-        sys.exit(run_twice([Group(chosen if share is None else chosen[2:], share)]))
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.partition("\n")[0])
+    parser.add_argument("--share", type=float, help="of the time that is left, 0.0 to 1.0")
+    known, chosen = parser.parse_known_args()
+    if chosen:
+        sys.exit(run_twice([Group(chosen, known.share)]))
     with tempfile.TemporaryDirectory() as kept:
         archive = Path(kept, "spark.jsa")
         if archive_spark.write(archive):

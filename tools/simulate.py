@@ -136,7 +136,7 @@ def outcomes(runs: list[Plan], until: float) -> Iterator[tuple[Plan, Outcome]]:
     gc.disable()
     gc.freeze()
     forks = multiprocessing.get_context("fork")
-    waiting = itertools.takewhile(lambda _: time.time() < until, runs)
+    waiting = itertools.takewhile(lambda _: time.monotonic() < until, runs)
     under_way: dict[_Results, tuple[Plan, BaseProcess]] = {}
     while True:
         for what in itertools.islice(waiting, (os.cpu_count() or 1) - len(under_way)):
