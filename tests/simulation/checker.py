@@ -702,11 +702,11 @@ def filed(history: History) -> Found:
 def copied(history: History) -> Found:
     """A slave copies its master's log to the end, also around what a power cut has torn, unless it
     logs that it holds other bytes than its master."""
-    renewed_s = max([event.at_s for event in history.of("renewed")], default=0.0)
-    differs = any(event.at_s >= renewed_s for event in history.of("differs"))
-    for event in [] if differs else history.of("copied"):
-        if event.size:
-            yield "", f"the slave lacks {event.size} bytes"
+    news: dict[str, str] = {}
+    for event in history.of("differs", "renewed", "copied"):
+        if event.what == "copied" and event.size and news.get(event.who) != "differs":
+            yield "", f"{event.who} lacks {event.size} bytes"
+        news[event.who] = event.what
 
 
 def two_masters(history: History) -> Found:

@@ -6,9 +6,10 @@ import asyncio
 import errno
 import itertools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
 from tests.simulation import rot, threads
 from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
-from tests.simulation.plan import HEIR, MASTERS, WATCHER, Plan
+from tests.simulation.plan import HEIR, MASTERS, TWIN, WATCHER, Plan
 from tests.store.conftest import PowerFiles
 
 USUAL_PORTS = ("master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port")
@@ -31,6 +32,7 @@ TOKEN = "token-of-the-operator"
 GRANTED_S = (1.5, 40.0)
 """The longest sessions that ZooKeeper grants: shorter than the masters want, or longer."""
 SYNC_MASTER = "SYNC_MASTER"
+NEVER = (1 << 63, frozenset[str]())
 BROKER_NAME = "broker-a"
 """The name of a broker that one machine takes over from another one."""
 MASTER_PORTS = (8715, 8725)
@@ -44,11 +46,14 @@ class Disk(PowerFiles):
         full: whether nothing more can be written.
         sick: whether every sync fails.
         drops: whether what a failed sync should have written then counts as clean, as on Linux.
+        fails_in: the number of the operation from now on that fails, once; 0 for none.
+        has_failed: whether it has.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.full = self.sick = self.drops = False
+        self.full = self.sick = self.drops = self.has_failed = False
+        self.fails_in = 0
         self.before = threads.pause
         self._locks: dict[Path, int] = {}
         self._open: set[int] = set()
@@ -81,6 +86,12 @@ class Disk(PowerFiles):
     def sync_all(self, path: Path) -> bool:
         self._check_health()
         return super().sync_all(path)
+
+    def may_fail(self) -> bool:
+        """Count an operation; returns whether it fails."""
+        failed, self.fails_in = self.fails_in == 1, max(self.fails_in - 1, 0)
+        self.has_failed |= failed
+        return failed
 
     def _check_space(self) -> None:
         if self.full:
@@ -122,6 +133,27 @@ class Disk(PowerFiles):
             self.close(handle)
 
 
+def _failing(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation of a disk that may be the one that fails; a write has written a half then."""
+
+    def may_fail(disk: Disk, *args: Any, **options: Any) -> Any:
+        if not disk.may_fail():
+            return operation(disk, *args, **options)
+        if operation.__name__ == "write":
+            handle, data, offset = args
+            operation(disk, handle, data[: len(data) // 2], offset)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return may_fail
+
+
+for _name in (
+    *("open", "resize", "read", "map", "write", "sync", "sync_directory", "sync_all"),
+    *("make_directory", "names", "replace", "link", "remove", "remove_tree"),
+):
+    setattr(Disk, _name, _failing(getattr(Disk, _name)))
+
+
 class SmallFiles(NodeOptions, frozen=True, kw_only=True):
     """The options of a node whose files are so small that it soon needs the next ones."""
 
@@ -143,7 +175,7 @@ class Machine:
         clock_s: how far its clock is ahead.
         up: whether its node runs.
         needs: as a slave, how much of the log and which topics it has to copy until it may become
-            the master.
+            the master; `NEVER` before it has an empty disk.
     """
 
     def __init__(self, name: str, directory: Path, **options: object) -> None:
@@ -193,10 +225,22 @@ class Machine:
         await self.process.start(self.node.stop())
         self.kill()
 
-    def become(self, role: str) -> None:
-        """Have the next start be one as a master or as a slave."""
-        number = 1 if role == "SLAVE" else 0
+    def become_master(self) -> None:
+        """Have the next start be one as a master."""
+        self._become(SYNC_MASTER, 0)
+
+    def become_slave(self, number: int) -> None:
+        """Have the next start be one as a slave, with an empty disk."""
+        self._become("SLAVE", number)
+        self.renew()
+
+    def _become(self, role: str, number: int) -> None:
         self._options = msgspec.structs.replace(self._options, role=role, rocketmq_broker_id=number)
+
+    @property
+    def number(self) -> int:
+        """Which of the machines of a RocketMQ broker it is; 0: the master."""
+        return self._options.rocketmq_broker_id
 
     def renew(self) -> None:
         """Give it an empty disk."""
@@ -204,17 +248,20 @@ class Machine:
         directory = self._base / str(next(self._images))
         self._options = msgspec.structs.replace(self._options, directory=directory)
 
+    def content(self) -> tuple[int, frozenset[str]]:
+        """How much of the log its broker has, and which topics; -1 before it has started."""
+        core = self.node.core
+        if core is None:
+            return -1, frozenset()
+        return core.store.end_offset, frozenset(core.topics.names())
+
     def may_become_master(self) -> bool:
         """Whether it has copied what it needs, and runs."""
-        end, topics = self.needs
-        core = self.node.core
-        has_all = (
-            core is not None and core.store.end_offset >= end and topics <= set(core.topics.names())
-        )
-        return self.up and has_all
+        (has, topics), (needs, others) = self.content(), self.needs
+        return self.up and has >= needs and topics >= others
 
     def is_behind(self, master: Machine) -> bool:
-        """Whether it lacks a part of a master's log."""
+        """Whether it lacks a part of another machine's log."""
         own, theirs = self.node.core, master.node.core
         return not (own and theirs and own.store.end_offset >= theirs.store.written_offset)
 
@@ -316,6 +363,8 @@ class Cluster:
             pair: dict[str, object] = {**self._apart(1), "broker_name": BROKER_NAME, "ha_port": 0}
             await self._add("broker-a", **pair, role=SYNC_MASTER)
             await self._add("broker-b", **pair, role="SLAVE", rocketmq_broker_id=1)
+            if TWIN in self._plan.extras:
+                await self._add("broker-c", **pair, role="SLAVE", rocketmq_broker_id=2)
         elif self.keeper is not None:
             await self.keeper.start()
             for name, port in zip("ab", MASTER_PORTS, strict=True):
@@ -342,10 +391,15 @@ class Cluster:
         node = self.machines[0].node
         return node.rocketmq_url if self._plan.protocol == "rocketmq" else node.url
 
-    def pair(self) -> tuple[Machine, Machine]:
-        """A master and its slave."""
-        master, slave = sorted(self.machines[-2:], key=lambda machine: machine.is_slave)
-        return master, slave
+    @property
+    def slaves(self) -> list[Machine]:
+        """The machines that copy a broker, when they run."""
+        return [one for one in self.machines if one.is_broker and one.is_slave]
+
+    @property
+    def copied(self) -> Machine:
+        """The machine whose broker they copy."""
+        return next(one for one in self.machines if one.is_broker and not one.is_slave)
 
     @property
     def active(self) -> Machine:

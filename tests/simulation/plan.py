@@ -40,6 +40,8 @@ GROUPS: Final = {
 ALWAYS: Final = frozenset({"alice", "shop"})
 HEIR: Final = "heir"
 """The shape of a RocketMQ cluster whose slave becomes the master when that is lost."""
+TWIN: Final = "twin"
+"""A second slave in such a cluster."""
 MASTERS: Final = "masters"
 """The shape of a TubeMQ cluster whose masters elect one of them."""
 FOUNDER: Final = "founder"
@@ -125,7 +127,7 @@ class Fault(msgspec.Struct, frozen=True):
     @property
     def is_silent(self) -> bool:
         """Whether the other end of a connection may not be told that it is gone."""
-        if self.kind in {"crash", "sick"}:
+        if self.kind in {"crash", "sick", "fail"}:
             return self.lasts_s >= SILENT_S
         return self.kind in {"sever", "power", "tear", "drop"}
 
@@ -147,7 +149,7 @@ class Plan(msgspec.Struct, frozen=True):
         steps_s: how long those of the store pause at most before they change a file, see `threads`.
         senders: the programs that send.
         groups: the groups that receive, with two members each.
-        extras: those of `EXTRAS` that the run has.
+        extras: those of `EXTRAS` that the run has, and `TWIN`.
         faults: in order.
     """
 
@@ -277,7 +279,7 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     )
     if shape in {"two", "slave"} and protocol == "rocketmq" and chance.random() < 0.3:
         found = _with_heir(found, chance, amount)
-    faults = list(found.faults)
+    faults = [*found.faults, *_failures(found, amount)]
     if chance.random() < amount.kinds:
         faults += _rots(chance, amount)
     faults.sort(key=lambda fault: fault.at_s)
@@ -289,10 +291,11 @@ def _with_heir(one: Plan, chance: Random, amount: Form) -> Plan:
     faults = list(one.faults)
     if one.flush == "async":  # a power cut would take what both have acknowledged
         faults = [fault for fault in faults if fault.kind not in POWER_FAULTS]
+    twin = (TWIN,) if one.chance(TWIN).random() < 0.5 else ()
     return msgspec.structs.replace(
         one,
         shape=HEIR,
-        extras=tuple(name for name in one.extras if name not in UNINHERITED),
+        extras=(*(name for name in one.extras if name not in UNINHERITED), *twin),
         senders=tuple(name for name in one.senders if name not in UNINHERITED),
         groups=tuple(name for name in one.groups if name not in UNINHERITED),
         faults=(*faults, *_promotions(chance, amount)),
@@ -315,6 +318,19 @@ def _rots(chance: Random, amount: Form) -> Iterator[Fault]:
         after = chance.choice(("", "stored"))
         target = int(chance.random() * 1000) / 1000
         yield Fault(at_s, "rot", target, chance.choice((0.0, 0.5, 1.0)), after)
+
+
+def _failures(one: Plan, amount: Form) -> Iterator[Fault]:
+    """Single operations of a disk that fail."""
+    if one.shape == HEIR and one.flush == "async":
+        return  # a power cut follows some of them
+    chance = one.chance("failures")
+    for _ in range(chance.choice((0, 0, 0, 0, 0, 1, 2, 4))):
+        at_s = round(chance.random() * amount.trouble_s, 3)
+        target = int(chance.random() * 1000) / 1000
+        yield Fault(
+            at_s, "fail", target, chance.choice(amount.lasts_s), chance.choice(("", "stored"))
+        )
 
 
 def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coherer.errors import CohererError
-from tests.simulation.machines import SYNC_MASTER, Machine
+from tests.simulation.machines import NEVER, Machine
 from tests.simulation.plan import QUERY, SHORT_S, SILENT_S, Fault
 
 if TYPE_CHECKING:  # a run makes trouble, which uses the run
@@ -20,6 +20,8 @@ JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
 NODE_JUMPS_S = (-10.0, 10.0)
 STEP_S = 0.2
 LOOKS_S = 10.0
+OPERATIONS = (5, 50, 500)
+"""A node does 30 of them while it starts, and stops with 20."""
 COMMIT_S = 0.05
 """How long it takes until a commit is stored; it is synced up to half a second later."""
 
@@ -172,26 +174,33 @@ class Trouble:
             await self._kill(fault)
 
     async def _promote(self, fault: Fault) -> None:
-        """The machine of a master is lost. Its slave takes its place, and gets a new slave."""
+        """The machine of a master is lost. A slave takes its place, and gets a new slave."""
         if not self._promoting.locked():  # an operator waits for one that is under way
             async with self._promoting:
                 await self._replace_master(fault)
 
     async def _replace_master(self, fault: Fault) -> None:
-        master, slave = self._run.cluster.pair()
-        core = slave.node.core
-        if core is None or not slave.may_become_master():
-            return  # an operator waits until it has everything
+        cluster = self._run.cluster
+        master, slaves = cluster.copied, cluster.slaves
+        trusted = [
+            one
+            for one in slaves
+            if one.directory not in self._run.differing and one.needs is not NEVER
+        ]
+        slave = max(trusted, key=lambda one: one.content()[0], default=None)
+        if slave is None or not slave.may_become_master():
+            return  # an operator waits until it has everything, and runs
         was_up = master.up
         master.kill()
         self._note(master.name, "killed")
         behind = slave.is_behind(master)
         self._run.history.behind |= behind
-        master.needs = core.store.end_offset, frozenset(core.topics.names())
-        master.become("SLAVE")  # if another fault starts it
-        master.renew()
+        master.needs = slave.content()
+        master.become_slave(slave.number)  # if another fault starts it
+        for other in slaves:
+            other.needs = NEVER if slave.is_behind(other) else slave.content()
         await asyncio.sleep(fault.lasts_s / 2)
-        slave.become(SYNC_MASTER)
+        slave.become_master()
         self._note(slave.name, "promoted", "behind" if behind else "")
         if slave.up:  # otherwise another fault starts it
             if fault.target < 0.5:
@@ -207,16 +216,19 @@ class Trouble:
         while True:
             await self._run.happens("differs", timeout_s=LOOKS_S)
             async with self._promoting:
-                master, slave = self._run.cluster.pair()
-                core = master.node.core
-                if slave.directory not in self._run.differing or not slave.up or core is None:
-                    continue  # another fault starts it, and its log says so again
-                slave.kill()
-                self._note(slave.name, "killed")
-                slave.needs = core.store.written_offset, frozenset(core.topics.names())
-                slave.renew()
-                self._note(slave.name, "renewed")
-                await self._start(slave)
+                for slave in self._run.cluster.slaves:
+                    await self._replace_disk(slave)
+
+    async def _replace_disk(self, slave: Machine) -> None:
+        core = self._run.cluster.copied.node.core
+        if slave.directory not in self._run.differing or not slave.up or core is None:
+            return  # another fault starts it, and its log says so again
+        slave.kill()
+        self._note(slave.name, "killed")
+        slave.needs = core.store.written_offset, frozenset(core.topics.names())
+        slave.renew()
+        self._note(slave.name, "renewed")
+        await self._start(slave)
 
     async def _rot(self, fault: Fault) -> None:
         """A bit flips in a stored message, for the first time. All others are still delivered."""
@@ -276,13 +288,14 @@ class Trouble:
             CohererError: it cannot start, though nothing is wrong with them.
         """
         while True:
+            machine.files.has_failed = False
             try:
                 await machine.start()
             except CohererError as error:
                 if "ZooKeeper" in str(error):  # the network stands still, for example
                     self._note(machine.name, "complaint", f"no start: {error}")
                     continue
-                if not (machine.files.full or machine.files.sick):
+                if not (machine.files.full or machine.files.sick or machine.files.has_failed):
                     raise
                 self._complain(machine, f"no start: {error}")
                 await asyncio.sleep(1)
@@ -314,6 +327,21 @@ class Trouble:
             await self._power(fault)
         else:
             await self._kill(fault)
+
+    async def _fail(self, fault: Fault) -> None:
+        """One operation of a disk fails, perhaps while the node stops or starts."""
+        machine = _chosen(fault, self._run.cluster.machines)
+        files = machine.files
+        self._note(machine.name, "sick")
+        files.fails_in = 1 + self._chance.randrange(self._chance.choice(OPERATIONS))
+        if fault.lasts_s == SHORT_S:
+            await self._kill(fault)
+        elif fault.lasts_s < SILENT_S:
+            await self._restart(fault)
+        await asyncio.sleep(fault.lasts_s / 2)
+        files.fails_in = 0
+        self._note(machine.name, "recovered")
+        await (self._kill if fault.lasts_s < SILENT_S else self._power)(fault)
 
     async def _drop(self, fault: Fault) -> None:
         """Syncs fail, and what they did not write counts as clean from then on, as on Linux.

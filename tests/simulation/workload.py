@@ -23,12 +23,13 @@ from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Verdict
 from coherer.testing import simulate
 from coherer.testing.simulation import Network, Process, SimulatedLoop
+from coherer.testing.simulation.process import process_of
 from tests.simulation import keeper, replays, stores
 from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import FAULTS, Event, History, Place
-from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
-from tests.simulation.plan import FOREMAN, FOUNDER, HEIR, MENDERS, WATCHER, Plan, plan
+from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster, Machine
+from tests.simulation.plan import FOREMAN, FOUNDER, HEIR, MENDERS, TWIN, WATCHER, Plan, plan
 from tests.simulation.receivers import GROUPS, receive
 from tests.simulation.senders import (
     LEDGER,
@@ -344,19 +345,18 @@ class Run:
                 await replays.look(self, client)
             await self._look_by_key(client)
             await self._look_by_time(client)
-            await self._look_at_slave()
+            await self._look_at_slaves()
             for topic in topics:
                 for queue, (first, _) in (await client.offsets(topic)).items():
                     self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
 
-    async def _look_at_slave(self) -> None:
+    async def _look_at_slaves(self) -> None:
         if self.plan.shape in {"slave", HEIR}:
-            master, slave = (one.node.core for one in self.cluster.pair())
-            assert master is not None
-            assert slave is not None
-            end = master.store.end_offset
+            end, _ = self.cluster.copied.content()
             await asyncio.sleep(COPIED_S)
-            self.note("slave", "copied", size=max(end - slave.store.end_offset, 0))
+            for slave in self.cluster.slaves:
+                has, _ = slave.content()
+                self.note(slave.name, "copied", size=max(end - has, 0))
 
     async def _look_by_key(self, client: Any) -> None:
         events = [one for one in self.history.of("final") if one.place is not None]
@@ -433,10 +433,13 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         history = self.run.history
-        if (history.lossy or history.rotten) and any(part in text for part in SLAVE_DIFFERS):
+        if any(part in text for part in SLAVE_DIFFERS) and (
+            history.lossy or history.rotten or TWIN in self.run.plan.extras
+        ):
             # It holds what its master has lost, or lacks what its master has, and says so.
-            self.run.differing.add(self.run.cluster.pair()[1].directory)
-            self.run.note("slave", "differs")
+            for slave in self._differing():
+                self.run.differing.add(slave.directory)
+                self.run.note(slave.name, "differs")
             return
         if self.run.cluster.keeper is not None and IN_KEEPER in text:
             return  # ZooKeeper does not answer, or another master is active
@@ -446,3 +449,13 @@ class _Errors(logging.Handler):
         unhandled = "nhandled" in text or "never retrieved" in text or record.name == "asyncio"
         what = "error" if unhandled or not self.run.disk_has_failed() else "complaint"
         self.run.note(record.name, what, note=text)
+
+    def _differing(self) -> list[Machine]:
+        """The slave whose log it is; of the master's log, those whose ends are not in it."""
+        cluster, program = self.run.cluster, process_of()
+        if own := [one for one in cluster.slaves if one.process is program]:
+            return own
+        core = cluster.copied.node.core
+        assert core is not None
+        log = range(core.store.min_offset, core.store.end_offset + 1)
+        return [one for one in cluster.slaves if one.content()[0] not in log]

@@ -277,6 +277,15 @@ def slaves_run_ahead(patch: Patch) -> None:
     patch.setattr(MetadataSync, "_has_log", has_log)
 
 
+def slaves_copy_slaves(patch: Patch) -> None:
+    """A slave copies topics and positions from a lost master that came back as an empty slave."""
+
+    async def check_role(_: MetadataSync) -> None:
+        pass
+
+    patch.setattr(MetadataSync, "_check_role", check_role)
+
+
 def answers_before_slaves(patch: Patch) -> None:
     """A SYNC_MASTER answers before a slave has what it has stored."""
     patch.setattr(RocketState, "replicated", lambda state, end_offset: None)
@@ -333,6 +342,7 @@ MUTANTS: Final = {
         heirs_know_no_locks,
         slaves_begin_with_the_last_file,
         slaves_run_ahead,
+        slaves_copy_slaves,
         answers_before_slaves,
         forgets_before_slaves,
         delays_stop_in_gaps,

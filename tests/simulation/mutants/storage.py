@@ -107,6 +107,11 @@ def slaves_cut_at_damage(patch: Patch) -> None:
     patch.setattr("coherer._store.store.recover", recover)
 
 
+def rebuilt_queues_forget_damage(patch: Patch) -> None:
+    """A queue that is rebuilt does not know of the damage before the checkpoint."""
+    patch.setattr(Replayer, "remember_lost", lambda replayer, queues: None)
+
+
 def replicas_forget_gaps(patch: Patch) -> None:
     """A slave that becomes the master takes what follows its last master's gap for damage."""
     patch.setattr("coherer._store.recovery.with_copied", lambda gaps, *_: tuple(gaps))
@@ -274,6 +279,7 @@ MUTANTS: Final = {
         damage_leaves_its_offset,
         damaged_times_count,
         rebuilds_stop_at_damage,
+        rebuilt_queues_forget_damage,
         replicas_forget_gaps,
         masters_keep_gaps_to_themselves,
         slaves_cut_at_damage,

@@ -47,12 +47,13 @@ class HaMaster:
     """Sends the log to connected slaves: `net.listen(host, port, master.make)`.
 
     Attributes:
+        slaves: their connections, in the order in which they came.
         replicated: the largest offset up to which a slave has the log.
     """
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.slaves: set[Slave] = set()
+        self.slaves: dict[Slave, None] = {}
         self.replicated = 0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by offset
         self._numbers = itertools.count()
@@ -74,7 +75,7 @@ class HaMaster:
         """Serve a slave's connection."""
         connection.keep_reading()  # a slow link may not drain the buffer within SILENCE_MS
         slave = Slave(self, connection)
-        self.slaves.add(slave)
+        self.slaves[slave] = None
         _log.info(
             "Slave %s connected", connection.peer, about=connection.peer_host, peer=connection.peer
         )
@@ -154,7 +155,7 @@ class HaMaster:
         drafts: Sequence[Draft | DraftBatch],  # noqa: ARG002
         appended: Sequence[AppendResult],  # noqa: ARG002
     ) -> None:
-        for slave in self.slaves:
+        for slave in list(self.slaves):  # one that asks for what is gone is disconnected
             slave.pump()
 
 
@@ -205,7 +206,7 @@ class Slave:
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         """The connection has ended."""
-        self._master.slaves.discard(self)
+        self._master.slaves.pop(self, None)
         if self._pumping is not None:
             self._pumping.cancel()
         _log.info(
