@@ -164,6 +164,7 @@ async def test_a_web_server_that_waits_for_more_is_suspected(web_port: int) -> N
 @pytest.mark.parametrize(
     ("topic", "expected"),
     [
+        ("", "The name of a topic is empty"),
         ("a b", "' ' is not allowed"),
         ("größe", "'ß', 'ö' are not allowed"),
         ("x" * 65, "65 characters; 64 are allowed"),
@@ -178,6 +179,10 @@ async def test_a_name_that_no_topic_can_have_is_refused_at_once(
                 await producer.send(Message(topic, b"x"))
         with pytest.raises(UsageError, match=expected):
             client.consumer("readers", topic)
+        with pytest.raises(UsageError, match=expected):
+            await client.partitions(topic)
+        with pytest.raises(UsageError, match=expected):
+            await client.admin().topics.create(topic, 1)
 
 
 async def test_a_name_that_tubemq_does_not_create_is_not_tried_for_long(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -101,6 +102,21 @@ def test_output_that_cannot_be_written_is_an_error(words: list[str]) -> None:
     assert done.returncode == 1
     assert "The output cannot be written: No space left on device." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('directory = "gr\u00fcn"', "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "coherer", "config", "show", "--config", str(file)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "1"},  # as in a terminal
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"gr\xfcn" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_every_option_has_a_variable() -> None:
         ("retention_hours = [3]", "retention_hours in"),
         ("zzzz = 3", "`coherer config example` lists all options."),
         ('tls.certificate = "none.pem"', "tls.certificate in"),
+        ('directory = ""', "'' is not a path."),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, expected: str) -> None:

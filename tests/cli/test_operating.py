@@ -130,13 +130,11 @@ def test_brokers_over_both_protocols(coherer_node: EmbeddedNode) -> None:
     [same] = json.loads(lone.stdout)
     assert (same["address"], same["status"]) == (broker["address"], "running")
     missing = rocket("brokers", "broker-x")
-    assert (missing.exit_code, missing.stderr) == (
-        1,
-        "error: The broker broker-x does not exist.\n",
-    )
+    assert missing.exit_code == 1
+    assert "`coherer brokers`, without a name, lists all brokers." in missing.stderr
     missing = rocket("brokers", "broker-x", "--json")
     assert (missing.exit_code, json.loads(missing.stdout)) == (1, [])
-    assert missing.stderr == "error: The broker broker-x does not exist.\n"
+    assert missing.stderr.startswith("error: The broker broker-x does not exist. ")
 
 
 # -- topics

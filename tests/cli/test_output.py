@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -71,3 +72,14 @@ def test_a_table_goes_into_a_pipe_of_any_encoding(
     print_table(("topic",), [("a",)], empty="none")
     stream.flush()
     assert buffer.getvalue() == b"topic\n-----\na    \n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_json_has_names_that_the_encoding_of_the_output_lacks(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    value = {"directory": "gr\u00fcn", "not_utf8": os.fsdecode(b"gr\xfcn")}
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    print_json(value)
+    assert json.loads(written.getvalue().decode(encoding)) == value

@@ -294,6 +294,15 @@ def test_a_taken_port_is_reported_with_its_option(tmp_path: Path) -> None:
     assert "--admin-port sets the port" in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("below", [".", "data"])
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    words = ["serve", *FREE, "--directory", str(tmp_path / "file" / below)]
+    done = CliRunner().invoke(main.app, words)
+    assert done.exit_code == 1
+    assert "A file is where a directory is needed" in done.stderr
+
+
 def test_an_address_of_another_machine_is_reported_with_its_option(tmp_path: Path) -> None:
     free = [word for name in _PORTS if name != "--admin-port" for word in (name, "0")]
     words = ["serve", "-d", str(tmp_path), *free, "--admin-port", "30999", "--host", "192.0.2.1"]

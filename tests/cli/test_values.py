@@ -69,3 +69,29 @@ def test_wrong_values_are_refused_by_typer(capsys: pytest.CaptureFixture[str]) -
         get_command(app)(["topics", "create", "orders", "--partitions", "many"])
     assert ended.value.code == 2
     assert "--partitions" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(
+    not hasattr(next(iter(PARAMS.values())), "get_runtime_param"), reason="typer before 0.29"
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "--directory", ""),
+        ("verify", ""),
+        ("backup", "copy", "--directory", ""),
+        ("restore", "copy", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        get_command(app)(list(arguments))
+    assert ended.value.code == 2
+    assert "path is empty." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

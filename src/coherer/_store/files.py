@@ -490,7 +490,11 @@ def store_error(error: OSError, what: str) -> StoreError:
             f"Too many open files: could not {what}.",
             hint="Raise `ulimit -n` or allow fewer connections; the store resumes automatically.",
         )
-    return StoreError(f"Could not {what}: {error.strerror or error}.")
+    in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+    return StoreError(
+        f"Could not {what}: {error.strerror or error}.",
+        hint="A file is where a directory is needed: choose another path." if in_the_way else "",
+    )
 
 
 def is_out_of_handles(error: OSError) -> bool:

@@ -788,9 +788,10 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
                 Java's brokers 41 seconds, and up to 90 if another change was made just before.
 
         Raises:
-            UsageError: an argument is out of range.
-            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402). Also
-                if a broker has still to delete a topic of that name; then nothing was created.
+            UsageError: an argument is out of range, or no topic can have this name.
+            RefusedError: TubeMQ does not permit the name, a broker is unknown, or the topic exists
+                (402). Also if a broker has still to delete a topic of that name; then nothing was
+                created.
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         self._portal.call(

@@ -33,7 +33,8 @@ def brokers(
     found = target.run_on_cluster(all_brokers)
     chosen = [one for one in found if name in {None, one.name}]
     if name is not None and not chosen:
-        typer.echo(f"error: The broker {name} does not exist.", err=True)
+        hint = "`coherer brokers`, without a name, lists all brokers."
+        typer.echo(f"error: The broker {name} does not exist. {hint}", err=True)
     if as_json:
         print_json(chosen)
     elif name is not None:

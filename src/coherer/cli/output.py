@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
@@ -66,7 +67,12 @@ def warn(text: str) -> None:
 
 def print_json(value: object) -> None:
     """Print a JSON value on one line of stdout, and flush."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    try:
+        line = msgspec.json.encode(value).decode()
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # another encoding, or the path of a file that is not UTF-8
+        line = json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 

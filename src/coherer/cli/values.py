@@ -15,6 +15,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import typer
+
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 NOT_PLAIN: Final = object()
 """What `plain_value` returns for a value that typer has to convert."""
@@ -34,12 +36,23 @@ class _PlainFirst:
     """Takes the place of typer's converter, which is made for the first value that needs it."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Convert a value for the command."""
+        """Convert a value for the command.
+
+        Raises:
+            typer.BadParameter: it is an empty path, which Python takes for the current directory.
+        """
+        if value == "" and _is_path(param):
+            raise typer.BadParameter("The path is empty.", ctx=ctx, param=param)
         found = plain_value(value, param)
         if found is not NOT_PLAIN:
             return found
         param._runtime_param = None
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def _is_path(param: Any) -> bool:
+    kind = param.type_descriptor.annotation
+    return isinstance(kind, type) and issubclass(kind, Path)
 
 
 def plain_value(value: Any, param: Any) -> Any:
@@ -60,7 +73,7 @@ def plain_value(value: Any, param: Any) -> Any:
         return value
     if many or param.nargs != 1 or info.parser is not None or not isinstance(kind, type):
         return NOT_PLAIN
-    if issubclass(kind, Path) and isinstance(value, str):
+    if _is_path(param) and isinstance(value, str):
         is_any = not (info.exists or info.resolve_path or info.writable or info.path_type)
         is_any = is_any and info.file_okay and info.dir_okay
         is_readable = os.access(value, os.R_OK) or not os.path.lexists(value)

@@ -48,13 +48,14 @@ SILENT_MS: Final = 5_000
 SWEEP_MS_MIN: Final = 10
 """The precision of deadlines: a sweep checks every request in flight."""
 
-WRONG_PORT_HINT: Final = (
-    "Is the port right? Usual ones are 8715 for tubemq://, 8716 for tubemqs:// and 9876 for "
-    "rocketmq://; 8080 is the HTTP administration."
+_USUAL_PORTS: Final = (
+    "Usual ports are 8715 for tubemq://, 8716 for tubemqs://, 9876 for rocketmq://"
 )
+WRONG_PORT_HINT: Final = f"Is the port right? {_USUAL_PORTS}; 8080 is the HTTP administration."
 OUTCOME_UNKNOWN: Final = "The request may or may not have been carried out."
 NOTHING_RECEIVED: Final = (
-    "Nothing was ever received from this server: does the port speak this protocol, without TLS?"
+    "Nothing was ever received from this server: does the port speak this protocol, without TLS? "
+    f"{_USUAL_PORTS}."
 )
 NOTHING_RECEIVED_TLS: Final = (
     "Nothing was ever received from this server: does the port speak this protocol, and does the "

@@ -37,7 +37,7 @@ from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.names import BrokerInfo, Partition, TopicMeta
+from coherer._wire.tubemq.names import BrokerInfo, Partition, TopicMeta, check_topic
 from coherer.errors import CohererError, RefusedError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
@@ -93,6 +93,7 @@ class TopicLookup:
         return _look_up(topic, texts, brokers)
 
     async def _register(self, topic: str) -> dict[int, BrokerInfo]:
+        check_topic(topic)
         request = pb.RegisterRequestC2MV2(
             clientId=self._client_id,
             groupName=self._group,
@@ -204,6 +205,7 @@ class TopicCatalog:
         """The readable partitions of a topic, sorted by broker and number.
 
         Raises:
+            UsageError: no topic can have this name.
             RefusedError: no partition can be read.
             UnavailableError: no master could be reached.
         """

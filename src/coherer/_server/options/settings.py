@@ -179,6 +179,8 @@ def settings(options: type[msgspec.Struct]) -> Iterator[Field]:
 
 def _path(kind: type, given: object) -> object:
     if kind is Path and isinstance(given, str | Path):
+        if given == "":  # Path("") is the current directory
+            raise ValueError("Expected a path, got an empty text")
         return Path(given)
     raise TypeError(f"Expected `{kind.__name__}`")
 

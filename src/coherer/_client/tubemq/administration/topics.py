@@ -19,6 +19,7 @@ from coherer._client.tubemq.administration.calls import (
 )
 from coherer._client.tubemq.administration.records import TopicRecord
 from coherer._record.system_topics import is_internal_topic
+from coherer._wire.tubemq.names import check_topic
 from coherer.errors import RefusedError, RequestTimeoutError, UnavailableError, UsageError
 
 _POLL_FIRST_MS, _POLL_LAST_MS = 20, 500
@@ -78,9 +79,10 @@ class TopicAdmin(Part):
                 Java's brokers 41 seconds, and up to 90 if another change was made just before.
 
         Raises:
-            UsageError: an argument is out of range.
-            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402). Also
-                if a broker has still to delete a topic of that name; then nothing was created.
+            UsageError: an argument is out of range, or no topic can have this name.
+            RefusedError: TubeMQ does not permit the name, a broker is unknown, or the topic exists
+                (402). Also if a broker has still to delete a topic of that name; then nothing was
+                created.
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         if not 0 < partitions <= limits.TOPIC_PARTITIONS_MAX:
@@ -88,6 +90,7 @@ class TopicAdmin(Part):
                 f"A topic has 1 to {limits.TOPIC_PARTITIONS_MAX} partitions, not {partitions}.",
                 topic=name,
             )
+        check_topic(name)
         await self._calls.prepare(changes=True)
         ids = _ids(brokers) if brokers is not None else await self._online_brokers()
         if not ids:

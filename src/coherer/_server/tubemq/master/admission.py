@@ -71,7 +71,7 @@ class ConsumerAdmission:
         if not 0 < len(named) <= limits.TOPICS_PER_CLIENT_MAX:
             raise Refusal(
                 ResultCode.BAD_REQUEST,
-                f"{len(named)} topics; 1 to {limits.TOPICS_PER_CLIENT_MAX} are allowed.",
+                f"A consumer has 1 to {limits.TOPICS_PER_CLIENT_MAX} topics, not {len(named)}.",
             )
         deployed = self._state.catalog.topics
         if create and not named.issubset(deployed):
