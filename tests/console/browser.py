@@ -21,7 +21,8 @@ SCREENSHOTS: Final = ROOT / "build" / "screenshots"
 """Kept as artifacts, and ignored by git."""
 
 AXE: Final = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
-SIZES: Final = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES: Final = {"desktop": (1280, 900), "phone": (390, 844), "narrow": (320, 640)}
+"""A phone shows a page that is too wide at a smaller scale: only the others find it too wide."""
 SCHEMES: Final = ("light", "dark")
 WAIT_S: Final = 60
 

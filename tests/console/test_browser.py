@@ -50,6 +50,39 @@ def test_pages_of_tubemq_are_good_as_well(tube: Browser, name: str) -> None:
     assert serious(look_at(tube, "node-tubemq", {name: path})) == []
 
 
+@pytest.mark.parametrize("page", ["", "/settings", "/delete"])
+def test_long_names_fit_into_a_narrow_window(
+    rocket: Browser, node: EmbeddedNode, page: str
+) -> None:
+    name = "x" * 127
+
+    async def create() -> None:
+        async with opened(node.rocketmq_url) as cluster:
+            await cluster.admin.topics.create(name, 2, exist_ok=True)
+
+    asyncio.run(create())
+    looked = look_at(
+        rocket, "node-rocketmq", {"long-name": f"/topics/{name}{page}"}, [("narrow", "light")]
+    )
+    assert serious(looked) == []
+
+
+def test_a_double_click_sends_a_form_once(rocket: Browser, node: EmbeddedNode) -> None:
+    rocket.view("desktop", "light")
+    rocket.open("/topics")
+    rocket.run(
+        "document.querySelector('details').open = true;"
+        "document.querySelector('#new-name').value = 'clicked';"
+    )
+    sent = rocket.run(
+        "let sent = 0; document.addEventListener('submit', (event) => {"
+        "  if (!event.defaultPrevented) sent += 1; event.preventDefault(); });"
+        "const button = document.querySelector('form[action=\"/topics\"][method=post] button');"
+        "button.click(); button.click(); return sent;"
+    )
+    assert sent == 1
+
+
 def test_axe_finds_what_is_wrong(rocket: Browser) -> None:
     rocket.open("/topics")
     rocket.run(

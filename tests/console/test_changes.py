@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -177,6 +179,24 @@ async def test_a_message_is_sent(visitor: Visitor, cluster: Cluster) -> None:
     [message] = await cluster.admin.messages.find("payments", "k2")
     assert (message.body, message.tag, message.keys) == (b'{"x":\n1}', "paid", ("k1", "k2"))
     assert dict(message.properties) == {"a": "1", "b": "2"}
+
+
+async def test_a_form_that_comes_twice_sends_one_message(
+    node: EmbeddedNode, visitor: Visitor
+) -> None:
+    node.create_topic("twice")
+    shown = re.search(r'name="form" value="([^"]+)"', (await visitor.get("/send")).text)
+    assert shown is not None
+    data = {"topic": "twice", "body": "x", "form": shown[1]}
+    sent = node.requests.count("send", topic="twice")
+    double_click = await asyncio.gather(*(visitor.change("/send", data) for _ in range(2)))
+    assert all("Sent to twice" in text for text in double_click)
+    reloaded = await visitor.change("/send", data)
+    assert "Sent to twice" in reloaded
+    assert "not sent once more" in reloaded
+    assert node.requests.count("send", topic="twice") == sent + 1
+    assert "not sent once more" not in await visitor.change("/send", {**data, "body": "y"})
+    assert node.requests.count("send", topic="twice") == sent + 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import secrets
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
@@ -18,7 +21,7 @@ from coherer._administration.trace import trace
 from coherer._record.properties import number_in
 from coherer.console.pages.common import Console, changing, moment
 from coherer.errors import CohererError, RefusedError, UsageError
-from coherer.message import Message
+from coherer.message import Message, Receipt
 
 LIMIT: Final = 50
 """The maximum number of messages that a search shows."""
@@ -28,6 +31,9 @@ SCAN_MAX: Final = 5_000
 
 ID_SCAN_MAX: Final = 20_000
 
+SENT_MAX: Final = 1_000
+"""The number of sent forms that are remembered."""
+
 WAYS: Final = {"time": "Time", "id": "Id", "key": "Key", "place": "Partition and offset"}
 
 
@@ -36,6 +42,7 @@ class Messages:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._sent: dict[bytes, asyncio.Future[Receipt]] = {}
         console.forms["/send"] = self._again
 
     def routes(self) -> list[Route]:
@@ -175,6 +182,7 @@ class Messages:
         *,
         problem: str | None = None,
         receipt: object = None,
+        repeated: bool = False,
         status: int = 200,
     ) -> Response:
         return self._console.render(
@@ -185,6 +193,8 @@ class Messages:
             given=given,
             problem=problem,
             receipt=receipt,
+            repeated=repeated,
+            form=secrets.token_hex(16),
         )
 
     async def _again(self, request: Request, form: FormData, problem: str, status: int) -> Response:
@@ -192,16 +202,26 @@ class Messages:
         return await self._send_page(request, given, problem=problem, status=status)
 
     async def send(self, request: Request, form: FormData) -> Response:
-        """Send a message."""
+        """Send a message, once: a page that is reloaded, or a double click, sends nothing."""
         given = {name: str(form.get(name, "")) for name in _SENT}
+        page = str(form.get("form", "")) or secrets.token_hex(16)
+        key = hashlib.sha256(repr((page, given)).encode()).digest()
+        known = self._sent.get(key)
+        sending = self._sent[key] = known or asyncio.ensure_future(self._send(given))
+        while len(self._sent) > SENT_MAX:
+            del self._sent[next(iter(self._sent))]
         try:
-            message = message_of(given, keys=self._console.facts.rocket is not None)
-            async with self._console.facts.cluster.client.producer() as producer:
-                receipt = await producer.send(message)
+            receipt = await asyncio.shield(sending)
         except CohererError as error:
+            self._sent.pop(key, None)
             return await self._send_page(request, given, problem=str(error), status=400)
         self._console.facts.forget()
-        return await self._send_page(request, given, receipt=receipt)
+        return await self._send_page(request, given, receipt=receipt, repeated=known is not None)
+
+    async def _send(self, given: dict[str, str]) -> Receipt:
+        message = message_of(given, keys=self._console.facts.rocket is not None)
+        async with self._console.facts.cluster.client.producer() as producer:
+            return await producer.send(message)
 
 
 _FIELDS: Final = (

@@ -3,6 +3,7 @@
   "use strict";
 
   const REFRESH_MS = 10000;
+  const AGAIN_MS = 2000;
   const HEIGHT = 168;
   const plots = new Map();
 
@@ -89,6 +90,14 @@
     const name = event.target.dataset ? event.target.dataset.all : undefined;
     if (!name) return;
     document.querySelectorAll(`input[type="checkbox"][name="${name}"]`).forEach((box) => { box.checked = event.target.checked; });
+  });
+
+  // A double click sends a form once.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (((event.submitter && event.submitter.formMethod) || form.method) !== "post") return;
+    if (event.timeStamp - Number(form.dataset.sent || -Infinity) < AGAIN_MS) event.preventDefault();
+    else form.dataset.sent = String(event.timeStamp);
   });
 
   // A hidden page sends no requests.
