@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -363,3 +364,20 @@ async def test_the_state_of_a_nodes_own_broker_is_known() -> None:
         async with visiting(node.rocketmq_url) as visitor:
             text = await visitor.page("/brokers/broker-a")
             assert "Accepts messages yes Can be read yes" in text
+
+
+async def test_a_name_may_have_any_characters(node: EmbeddedNode) -> None:
+    """TubeMQ's groups may."""
+    name = "a/b <c>%41"
+    async with opened(node.url) as cluster:
+        await cluster.admin.topics.create("readable", 1, exist_ok=True, wait_ms=30_000)
+        await cluster.admin.groups.reset_offsets(name, "readable", "earliest")
+    async with visiting(node.url) as visitor:
+        listed = (await visitor.get("/groups?q=a/b")).text
+        [link] = re.findall(r'href="(/groups/[^"]*b[^"]*)"', listed)
+        assert name in await visitor.page(link)
+        page = (await visitor.get(f"{link}/reset?topic=readable&to=earliest")).text
+        assert f'action="{link}/reset"' in page
+        text = await visitor.change(f"{link}/reset", {"topic": "readable", "to": "latest"})
+        assert "The offsets were reset." in text
+        assert name in text

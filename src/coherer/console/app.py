@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -77,6 +79,18 @@ async def running(options: ConsoleOptions) -> AsyncGenerator[Starlette]:
             await console.facts.close()
 
 
+class _Name(Convertor[str]):
+    """A name in a path, which `Guard` leaves encoded: a group of TubeMQ may have a `/` or `%`."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
 def application(
     options: ConsoleOptions, cluster: Cluster, accounts: Passwords
 ) -> tuple[Starlette, Console]:
@@ -89,6 +103,8 @@ def application(
     parts = (Entry, DeadLetters, Topics, Groups, Messages, Servers)
     static = StaticFiles(directory=Path(str(files("coherer.console"))) / "static")
     routes = [route for part in parts for route in part(console).routes()]
+    for route in routes:
+        route.param_convertors = dict.fromkeys(route.param_convertors, _Name())
 
     async def failed(request: Request, error: Exception) -> Response:
         if not isinstance(error, CohererError):

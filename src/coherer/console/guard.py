@@ -64,6 +64,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # A decoded path would hide which slashes belong to a name.
+        raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        scope = {**scope, "path": raw.decode("ascii", "replace")}
         request = Request(scope)
         new: list[Session] = []
 
