@@ -96,6 +96,8 @@ async def test_a_topic_created_after_the_start(cluster, shelf, client, caplog) -
     del cluster.topics["demo"]
     async with reading(client, rebalance_ms=30) as consumer:
         assert "Topic demo does not exist yet" in caplog.text
+        assert "it is read once it exists" in caplog.text
+        assert "Create it first" not in caplog.text
         assert repr(consumer).startswith("<Consumer of demo in ")
         with pytest.raises(RequestTimeoutError):
             await consumer.wait_assigned(1)

@@ -313,9 +313,11 @@ class GroupMembership:
             if subscription.kind == SQL92 or isinstance(error, AuthorizationError):
                 raise
             expected = missing and topic.startswith(RETRY_PREFIX)
-            what = "does not exist yet" if missing else "cannot be looked up yet"
+            what = f"cannot be looked up yet: {error}"
+            if missing:  # the error says to create it first
+                what = f"does not exist yet [server {error.server}]: it is read once it exists."
             level = logging.DEBUG if expected else logging.WARNING
-            _log.log(level, "Topic %s %s: %s", topic, what, error, about=(topic, error.code))
+            _log.log(level, "Topic %s %s", topic, what, about=(topic, error.code))
             return
         if subscription.kind == SQL92:
             await self.manager.rpc.check_subscription(self.group, _subscription_data(subscription))
