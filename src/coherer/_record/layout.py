@@ -64,6 +64,8 @@ HEAD_SHARED: Final = struct.Struct(">iq8sq8siq")
 """The part that all records of a batch share: from the sys flag to the prepared offset."""
 
 BLANK: Final = struct.Struct(">II")
+_IDENTITY: Final = struct.Struct(">II4xi4xq")
+"""Size, magic number, queue id and queue offset."""
 _TAIL: Final = struct.Struct(">iqI")
 _LENGTH: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">H")
@@ -154,6 +156,33 @@ def spans(view: Buffer, position: int = 0) -> Spans:
     if properties + length > len(view):
         raise DamagedStoreError("The properties of a record exceed the record.")
     return Spans(body, topic - 1, topic, topic_end, properties, properties + length)
+
+
+def is_message(
+    view: Buffer, position: int, size: int, topic_head: bytes, queue_id: int, queue_offset: int
+) -> bool:
+    r"""Whether the record at a position says that it is this message. Its body is not verified.
+
+    Args:
+        size: the size that the record should have.
+        topic_head: the topic, after a byte with its length.
+
+    >>> position = {"queue_id": 1, "queue_offset": 42, "physical_offset": 0, "store_ms": 9}
+    >>> record = encode("a", b"hello", b"", **position)
+    >>> [is_message(record, 0, 97, b"\1a", 1, offset) for offset in (42, 43)]
+    [True, False]
+    """
+    try:
+        if _IDENTITY.unpack_from(view, position) != (size, MAGIC, queue_id, queue_offset):
+            return False
+        sys_flag = view[position + 39]
+        body = position + 88
+        if sys_flag & HOSTS_V6:
+            body += 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+        topic = body + _LENGTH.unpack_from(view, body - 4)[0]
+    except (IndexError, struct.error):
+        return False
+    return view[topic : topic + len(topic_head)] == topic_head
 
 
 def body_of(record: memoryview) -> memoryview:

@@ -31,6 +31,14 @@ FEWEST_PER_STRETCH: Final = 8
 """The least average number of records in a slice for which adjacent records stay slices."""
 
 _ENTRY: Final = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_HEAD: Final = np.dtype(
+    {
+        "names": ["size", "magic", "queue", "offset", "flags"],
+        "formats": [">u4", ">u4", ">i4", ">i8", "u1"],
+        "offsets": [0, 4, 12, 20, 39],
+    }
+)
+"""What a record says about itself, at fixed positions (`layout.is_message`)."""
 
 
 def read_joined(
@@ -46,7 +54,7 @@ def read_joined(
 
     Returns:
         The records, without `offsets`; None if a few are much larger than the others, or if an
-        entry does not lead to a record of its size.
+        entry does not lead to its message (see `reading`).
     """
     raw = np.frombuffer(queue.read(offset, count), _ENTRY)
     places, sizes = raw["at"].astype(np.int64), raw["size"].astype(np.int64)
@@ -72,12 +80,17 @@ def read_joined(
         firsts, lasts = [0, *breaks.tolist()], [*(breaks - 1).tolist(), count - 1]
         stops = places + sizes
         records = [view[places[a] : stops[b]] for a, b in zip(firsts, lasts, strict=True)]
+        ends = np.unique([*firsts, *lasts])
+        checked = _are_records(view, places, sizes) and _are_messages(
+            view, places[ends], sizes[ends], queue, offset + ends
+        )
     else:
         piece = joined(view, places, sizes, behind)
         if piece is None:
             return None
         records = [piece]
-    if not _are_records(view, places, sizes):
+        checked = _are_messages(view, places, sizes, queue, np.arange(offset, offset + count))
+    if not checked:
         return None
     return ReadResult(
         ReadStatus.FOUND,
@@ -96,6 +109,30 @@ def _are_records(view: memoryview, places: Numbers, sizes: Numbers) -> bool:
     heads = np.ndarray((len(view) - BLANK_BYTES + 1,), "V8", view, 0, (1,))[places]
     found = heads.view(">u4").reshape(-1, 2)
     return bool((found[:, 0] == sizes).all() and (found[:, 1] == MAGIC).all())
+
+
+def _are_messages(
+    view: memoryview, places: Numbers, sizes: Numbers, queue: ConsumeQueue, offsets: Numbers
+) -> bool:
+    """Whether the records at these places say that they are these messages of a queue."""
+    if int(places.max()) > len(view) - _HEAD.itemsize:
+        return False
+    heads = _pieces(view, _HEAD.itemsize)[places].view(_HEAD)
+    wanted = (
+        ("size", sizes), ("magic", MAGIC), ("queue", queue.queue_id), ("offset", offsets)
+    )  # fmt: skip
+    if not all((heads[name] == value).all() for name, value in wanted):
+        return False
+    flags = heads["flags"].astype(np.int64)
+    bodies = places + 88 + 12 * ((flags >> 4 & 1) + (flags >> 5 & 1))
+    if int(bodies.max()) > len(view):
+        return False
+    topics = bodies + _pieces(view, 4)[bodies - 4].view(">u4").astype(np.int64)
+    size = len(queue.topic_head)
+    if int(topics.max()) > len(view) - size:
+        return False
+    found = _pieces(view, size)[topics].view(np.uint8).reshape(-1, size)
+    return bool((found == np.frombuffer(queue.topic_head, np.uint8)).all())
 
 
 def joined(view: memoryview, places: Numbers, sizes: Numbers, behind: Numbers) -> memoryview | None:

@@ -117,12 +117,14 @@ class Reader:
     ) -> ReadResult | None:
         """Read records of a queue like `read`, without a step per record.
 
-        Adjacent records are a slice of the log, scattered ones are copied (see `joining`). They are
-        not verified: callers compare the heads with queue and offsets, else they call `read`.
+        Adjacent records are a slice of the log, scattered ones are copied (see `joining`). The
+        first and the last record of a slice are messages of the queue. Those between them are not
+        verified: callers compare the heads with queue and offsets, else they call `read`.
 
         Returns:
             The slices, or the copy, without `offsets`; None if there is nothing to read at the
-            offset, or if parts of the log are known to be damaged. Then call `read`.
+            offset, if a record is not that of its queue, or if parts of the log are known to be
+            damaged. Then call `read`.
 
         Raises:
             ClosedError: the store is closed. Slices of earlier reads stay valid.

@@ -1,18 +1,32 @@
-"""Reads messages: by queue offset (the hot path of reading), by time, and by key."""
+"""Reads messages: by queue offset (the hot path of reading), by time, and by key.
+
+A bit may have flipped in an entry of a queue, so that it leads to another message. A record is
+delivered if it is the message of this queue at this offset; otherwise it counts as damaged. Of
+records that are adjacent in the log, the first and the last one are looked at: an entry that leads
+elsewhere is not adjacent to both of its neighbours, because the right place is between them.
+"""
 
 from __future__ import annotations
 
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate, compress, repeat
 from operator import add, eq, ne
 from typing import Final, TypeAlias
 
-from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC, properties_of, spans, store_ms_of
+from coherer._record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    MAGIC,
+    is_message,
+    properties_of,
+    spans,
+    store_ms_of,
+)
 from coherer._record.properties import decode, index_keys
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import BLANK_SIZE, ENTRY, GAP_CODE, ConsumeQueue
@@ -41,6 +55,7 @@ class _Collector:
         "bytes_left",
         "count_left",
         "damaged",
+        "identity",
         "log",
         "next",
         "offsets",
@@ -48,8 +63,11 @@ class _Collector:
         "records",
     )
 
-    def __init__(self, log: CommitLog, offset: int, max_bytes: int, max_count: int) -> None:
+    def __init__(
+        self, log: CommitLog, queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
+    ) -> None:
         self.log = log
+        self.identity = queue.topic_head, queue.queue_id
         self.next = offset
         self.bytes_left = max_bytes
         self.count_left = max_count
@@ -66,6 +84,7 @@ class _Collector:
         at = self.next
         bytes_left = self.bytes_left
         has_damage = bool(self.log.damage)
+        topic_head, queue_id = self.identity
         try:
             for physical, size, tag in ENTRY.iter_unpack(entries):
                 if tags is not None and tag not in tags:
@@ -81,10 +100,9 @@ class _Collector:
                     begin, end = segment.begin, segment.end
                     view = self.log.view_of(segment)
                 here = physical - begin
-                record = view[here : here + size]
                 if (
-                    len(record) < BLANK_BYTES
-                    or BLANK.unpack_from(record) != (size, MAGIC)
+                    here + size > len(view)
+                    or not is_message(view, here, size, topic_head, queue_id, at)
                     or (has_damage and self.log.is_damaged(physical))
                 ):
                     if tag != GAP_CODE or size != BLANK_SIZE:
@@ -94,7 +112,7 @@ class _Collector:
                 bytes_left -= size
                 if bytes_left < 0 and records:
                     return False
-                records.append(record)
+                records.append(view[here : here + size])
                 offsets.append(at)
                 at += 1
                 self.physical = physical + size
@@ -126,7 +144,7 @@ def read_queue(
         found = _read_slices(log, queue, offset, max_bytes, max_count)
         if found is not None:
             return found
-    collector = _Collector(log, offset, max_bytes, max_count)
+    collector = _Collector(log, queue, offset, max_bytes, max_count)
     wanted = max_count if tags is None else _CHUNK_ENTRIES
     stop = min(last, offset + SCAN_ENTRIES)
     while collector.next < stop:
@@ -155,8 +173,8 @@ def _read_slices(
 ) -> ReadResult | None:
     """Read undamaged records of one log file with no per-record Python work.
 
-    Returns None if the records are in several files, or if one of them does not match its entry;
-    then the caller reads record by record.
+    Returns None if the records are in several files, or if an entry is wrong; then the caller reads
+    record by record.
     """
     physical, sizes = _positions(queue, offset, max_bytes, max_count)
     count = len(sizes)
@@ -164,14 +182,10 @@ def _read_slices(
     if segment is None or physical[-1] + sizes[-1] > segment.end:
         return None
     view, base = log.view_of(segment), segment.begin
-    try:
-        records = [
-            view[at - base : at - base + size] for at, size in zip(physical, sizes, strict=True)
-        ]
-        heads = map(BLANK.unpack_from, records)
-        if not all(map(eq, heads, zip(sizes, repeat(MAGIC)))):
-            return None
-    except struct.error:  # no record at the end of the file
+    if _stretches(view, base, queue, offset, physical, sizes) is None:
+        return None
+    records = [view[at - base : at - base + size] for at, size in zip(physical, sizes, strict=True)]
+    if not all(map(eq, map(BLANK.unpack_from, records), zip(sizes, repeat(MAGIC)))):
         return None
     return ReadResult(
         ReadStatus.FOUND,
@@ -207,18 +221,56 @@ def read_slices(
     if physical[-1] + sizes[-1] > end:
         count = bisect_right(list(map(add, physical, sizes)), end)
         physical, sizes = physical[:count], sizes[:count]
-    if not sizes or min(physical) < begin or min(sizes) <= 0:
+    if not sizes:
         return None
     view, count = log.view_of(segment), len(sizes)
-    ends = list(map(add, physical, sizes))
-    breaks = list(compress(range(1, count), map(ne, ends, physical[1:])))
+    stretches = _stretches(view, begin, queue, offset, physical, sizes)
+    if stretches is None:
+        return None
     slices = [
-        view[physical[first] - begin : ends[last - 1] - begin]
-        for first, last in zip([0, *breaks], [*breaks, count], strict=True)
+        view[physical[first] - begin : physical[last] + sizes[last] - begin]
+        for first, last in stretches
     ]
     return ReadResult(
-        ReadStatus.FOUND, slices, [], offset + count, queue.min, queue.max, log.shown - ends[-1]
+        ReadStatus.FOUND,
+        slices,
+        [],
+        offset + count,
+        queue.min,
+        queue.max,
+        log.shown - physical[-1] - sizes[-1],
     )
+
+
+def _stretches(
+    view: memoryview,
+    base: int,
+    queue: ConsumeQueue,
+    offset: int,
+    physical: Sequence[int],
+    sizes: Sequence[int],
+) -> list[tuple[int, int]] | None:
+    """Return the first and the last one of adjacent records, for each stretch of them.
+
+    Args:
+        view: the log file with the records.
+        base: the log offset at which it begins.
+        offset: the queue offset of the first record.
+
+    Returns:
+        Indexes into `physical`; None if an entry is wrong. See the module.
+    """
+    if min(physical) < base or min(sizes) < BLANK_BYTES:
+        return None
+    count, topic_head, queue_id = len(sizes), queue.topic_head, queue.queue_id
+    breaks = list(compress(range(1, count), map(ne, map(add, physical, sizes), physical[1:])))
+    stretches = list(zip([0, *breaks], [at - 1 for at in [*breaks, count]], strict=True))
+    for stretch in stretches:
+        for at in {*stretch}:
+            here, size = physical[at] - base, sizes[at]
+            if not is_message(view, here, size, topic_head, queue_id, offset + at):
+                return None
+    return stretches
 
 
 def _positions(
