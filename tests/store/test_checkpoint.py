@@ -23,6 +23,7 @@ checkpoints = st.builds(
     reserve=i64,
     boot=st.just(b"") | st.binary(min_size=16, max_size=16).filter(any),
     gaps=st.lists(st.builds(Gap, i64, i64, i64), max_size=GAPS_MAX).map(tuple),
+    index_files=st.lists(st.tuples(i64, i64), max_size=9).map(tuple),
 )
 
 
@@ -39,7 +40,8 @@ def test_round_trip(checkpoint: Checkpoint) -> None:
     found = Checkpoint.decode(data)
     if checkpoint.offset is None:
         times = checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms
-        assert found == Checkpoint(*times, gaps=checkpoint.gaps)
+        files = checkpoint.index_files
+        assert found == Checkpoint(*times, gaps=checkpoint.gaps, index_files=files)
     else:
         assert found == checkpoint
 
@@ -54,6 +56,12 @@ def test_a_damaged_checkpoint_covers_less(checkpoint: Checkpoint, at: int, chang
         assert found.offset is None
     assert found.reserve in (0, checkpoint.reserve)
     assert found.gaps in ((), checkpoint.gaps)
+    assert found.index_files in ((), checkpoint.index_files)
+
+
+def test_the_newest_index_files_are_listed() -> None:
+    files = tuple((number, number) for number in range(1, 999))
+    assert Checkpoint.decode(Checkpoint(index_files=files).encode()).index_files == files[-220:]
 
 
 def test_all_parts_are_in_one_sector() -> None:

@@ -137,7 +137,8 @@ def test_after_a_crash_entries_of_the_checkpoint_are_kept(index: KeyIndex, tmp_p
     for n in range(30):
         index.add(keys_of((f"k{n % 3}", n, 1000 * n)))
     index.write(30_000)
-    end_ms, number, count = index.position()
+    covered = index.cover(Checkpoint())
+    end_ms, number, count = covered.index_ms, covered.index_file, covered.index_count
     assert end_ms == 29_000
     assert count == 30 - 19 + 1
     checkpoint = Checkpoint(offset=999, index_file=number, index_count=count)
@@ -175,12 +176,12 @@ def test_a_clean_open_keeps_all_entries(index: KeyIndex, tmp_path: Path) -> None
 
 def test_position_covers_what_is_written(index: KeyIndex, tmp_path: Path) -> None:
     index.add(keys_of(*[("k", n, 1000 + n) for n in range(10)]))
-    assert index.position()[0] == 0  # in memory only
+    assert index.cover(Checkpoint()).index_ms == 0  # in memory only
     index.write(50)
-    assert index.position()[0] == 1_009
+    assert index.cover(Checkpoint()).index_ms == 1_009
     index.add(keys_of(*[("k", n, 1000 + n) for n in range(10, 45)]))
     index.write(50)
-    end_ms, _, _ = index.position()
+    end_ms = index.cover(Checkpoint()).index_ms
     assert end_ms == 1_044
     # By Java's rule the file is not newer than the checkpoint, so a Java broker keeps it.
     again = reopen(tmp_path, Checkpoint(index_ms=end_ms), clean=False)

@@ -14,7 +14,8 @@ there. It deletes index files that are newer than the third time. So:
 Coherer's own part says the same as a log offset, so that recovery rebuilds seconds and not a file
 of 1 GiB. It is at a position that Java neither reads nor writes, and it repeats Java's three times:
 if they differ, a Java broker has used the directory since, and Coherer's part is ignored. The same
-holds for the reserve of queue offsets (`offset_reserve`). The gaps of power cuts stay valid.
+holds for the reserve of queue offsets (`offset_reserve`). The gaps of power cuts stay valid, and so
+does the list of full index files: nothing else shows that one is missing.
 
 `checkpointer` moves the checkpoint.
 """
@@ -47,6 +48,12 @@ _GAPS_MAGIC = b"gaps0001"
 _REPLICA_AT = 504
 _REPLICA = b"replica1"
 """The end of the first sector."""
+_INDEX_AT = 512
+_INDEX = struct.Struct(">8sI")
+_INDEX_FILE = struct.Struct(">qq")
+_INDEX_MAGIC = b"index001"
+INDEX_FILES_MAX: Final = 220
+"""So many fit; they hold the keys of four billion messages."""
 _SLACK_MS = 3000
 
 
@@ -62,6 +69,8 @@ class Checkpoint(Struct, frozen=True):
         boot: the boot of the machine that wrote the file; empty if unknown.
         gaps: the gaps in queue offsets that power cuts made.
         replica: whether the store was a replica.
+        index_files: the names of full index files as numbers, each with the log offset of its last
+            record. Such a file is there as long as the log has this record.
     """
 
     log_ms: int = 0
@@ -74,6 +83,7 @@ class Checkpoint(Struct, frozen=True):
     boot: bytes = b""
     gaps: tuple[Gap, ...] = ()
     replica: bool = False
+    index_files: tuple[tuple[int, int], ...] = ()
 
     @property
     def replay_ms(self) -> int:
@@ -99,6 +109,9 @@ class Checkpoint(Struct, frozen=True):
         _put(data, _GAPS_AT, b"".join([_GAPS.pack(_GAPS_MAGIC, len(gaps)), *gaps]))
         if self.replica:
             data[_REPLICA_AT : _REPLICA_AT + len(_REPLICA)] = _REPLICA
+        if self.index_files:
+            files = [_INDEX_FILE.pack(*one) for one in self.index_files[-INDEX_FILES_MAX:]]
+            _put(data, _INDEX_AT, b"".join([_INDEX.pack(_INDEX_MAGIC, len(files)), *files]))
         return bytes(data)
 
     @classmethod
@@ -107,17 +120,18 @@ class Checkpoint(Struct, frozen=True):
         if len(data) < _TIMES.size:
             return cls()
         times: tuple[int, int, int] = _TIMES.unpack_from(data)
-        gaps = _gaps(data)
+        gaps = tuple(Gap(*one) for one in _list(data, _GAPS_AT, _GAPS, _GAPS_MAGIC, _GAP, GAPS_MAX))
+        files = _list(data, _INDEX_AT, _INDEX, _INDEX_MAGIC, _INDEX_FILE, INDEX_FILES_MAX)
         replica = data[_REPLICA_AT : _REPLICA_AT + len(_REPLICA)] == _REPLICA
         magic, *fields = _part(data, _OWN_AT, _OWN)
         if magic != _MAGIC or tuple(fields[:3]) != times:
-            return cls(*times, gaps=gaps, replica=replica)
+            return cls(*times, gaps=gaps, replica=replica, index_files=files)
         offset, index_file, index_count = fields[3:]
         magic, *others = _part(data, _RESERVE_AT, _RESERVE)
         reserve, boot = 0, b""
         if magic == _RESERVE_MAGIC and tuple(others[:4]) == (*times, offset):
             reserve, boot = others[4], others[5] if any(others[5]) else b""
-        return cls(*times, offset, index_file, index_count, reserve, boot, gaps, replica)
+        return cls(*times, offset, index_file, index_count, reserve, boot, gaps, replica, files)
 
 
 def _put(data: bytearray, at: int, part: bytes) -> None:
@@ -138,21 +152,24 @@ def _part(data: bytes, at: int, layout: struct.Struct) -> tuple[Any, ...]:
     return layout.unpack(part) if part else (b"",)
 
 
-def _gaps(data: bytes) -> tuple[Gap, ...]:
-    if len(data) < _GAPS_AT + _GAPS.size:
+def _list(
+    data: bytes, at: int, head: struct.Struct, magic: bytes, item: struct.Struct, most: int
+) -> tuple[Any, ...]:
+    """Parse a list: its magic number, the number of items, and the items; () if it is not valid."""
+    if len(data) < at + head.size:
         return ()
-    magic, count = _GAPS.unpack_from(data, _GAPS_AT)
-    if magic != _GAPS_MAGIC or count > GAPS_MAX:
+    found, count = head.unpack_from(data, at)
+    if found != magic or count > most:
         return ()
-    part = _checked(data, _GAPS_AT, _GAPS.size + count * _GAP.size)
-    return tuple(Gap(*fields) for fields in _GAP.iter_unpack(part[_GAPS.size :]))
+    return tuple(item.iter_unpack(_checked(data, at, head.size + count * item.size)[head.size :]))
 
 
 class CheckpointFile:
     """The file `checkpoint`.
 
-    It is written in place: both parts are in its first sector, so a power cut leaves the old or the
-    new content. The checksum detects anything else, which only makes the replay longer.
+    It is written in place: all parts but the list of index files are in its first sector, so a
+    power cut leaves the old or the new content. The checksum detects anything else, which only
+    makes the replay longer. If it takes the list, the next start does not look for these files.
     """
 
     def __init__(self, files: Files, path: Path) -> None:

@@ -276,9 +276,9 @@ class Checkpointer:
             except StoreError:
                 self._pending.restore_unsynced(unsynced)
                 raise
-            times = (self._log.durable_ms, queues_ms, indexed[0])
+            new = replace(indexed, log_ms=self._log.durable_ms, queues_ms=queues_ms, offset=offset)
             with self._save_guard:
-                self._save(Checkpoint(*times, offset, *indexed[1:]), covered)
+                self._save(new, covered)
                 self._lost_boot = None
 
     def end_reserve(self) -> None:
@@ -289,16 +289,16 @@ class Checkpointer:
         if not self._is_replica:
             self._reserve = None
 
-    def _write(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Write queue entries and keys; return the covered position of the log and of the index."""
-        published, indexed = self._published, (self.checkpoint.index_ms, 0, 0)
+    def _write(self) -> tuple[tuple[int, int, int], Checkpoint]:
+        """Write queue entries and keys; return what covers them of the log and of the index."""
+        published, indexed = self._published, Checkpoint(index_ms=self.checkpoint.index_ms)
 
         def mark() -> None:
             nonlocal published, indexed
             if self._index is not None:
                 with translate_os_errors("write the key index"):
                     self._index.write(self._now_ms())
-                indexed = self._index.position()
+                indexed = self._index.cover(Checkpoint())
             published = self._published
 
         with translate_os_errors("write the consume queues"):

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import Files
@@ -59,12 +60,26 @@ class KeyIndex:
         self.is_lost = False
         self._end_ms = 0
 
-    def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
-        """Find the files; restore entries before the checkpoint. Return notes for the report."""
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        clean: bool,
+        log_begin: int = 0,
+        changing: bool = True,
+    ) -> list[str]:
+        """Find the files; restore entries before the checkpoint. Return notes for the report.
+
+        Args:
+            log_begin: the first offset of the log. Files with older keys only may be missing.
+            changing: whether files may be changed.
+        """
         notes: list[str] = []
         self._end_ms = checkpoint.index_ms
-        newest = 0 if clean or checkpoint.offset is None else checkpoint.index_file
-        expected = {newest} - {0}
+        expected = {number for number, end in checkpoint.index_files if end >= log_begin}
+        if checkpoint.offset is not None:
+            expected |= {checkpoint.index_file} - {0}
+        newest = max(expected, default=0)
         for name in self._files.names(self._directory):
             if not name.isdecimal():
                 continue
@@ -76,7 +91,7 @@ class KeyIndex:
                     self._unusable.append(file.path)
                 continue
             self._index_files.append(file)  # before it is opened: `close` closes it
-            if clean or self._keep(file, checkpoint):
+            if clean or not changing or self._keep(file, checkpoint):
                 expected.discard(file.number)
             else:
                 self._index_files.pop()
@@ -204,13 +219,19 @@ class KeyIndex:
         self._index_files.append(file)
         self._has_new_names = True
 
-    def position(self) -> tuple[int, int, int]:
-        """Return the end time, and number and count of the newest file, for the checkpoint."""
+    def cover(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a checkpoint that covers the entries in the files."""
         with self._guard:
-            if not self._index_files:
-                return self._end_ms, 0, 0
-            file = self._index_files[-1]
-            return max(each.end_ms for each in self._index_files), file.number, file.count
+            files = self._index_files
+            if not files:
+                return replace(checkpoint, index_ms=self._end_ms)
+            return replace(
+                checkpoint,
+                index_ms=max(each.end_ms for each in files),
+                index_file=files[-1].number,
+                index_count=files[-1].count,
+                index_files=tuple((each.number, each.end_offset) for each in files[:-1]),
+            )
 
     def sync(self) -> None:
         """Sync written entries.

@@ -472,7 +472,7 @@ def recover(
     if rebuild:
         checkpoint = Checkpoint(offset=0)
     if index is not None:
-        notes += index.load(checkpoint, clean=clean and not rebuild)
+        notes += index.load(checkpoint, clean=clean and not rebuild, log_begin=log.begin)
     known = inventories.load(files, directory / inventories.FILE, checkpoint) if clean else None
     damaged = _load_queues(queues, known, None if rebuild else repairs.unfinished)
     known_index = () if known is None else known.index

@@ -7,6 +7,7 @@ of the last close.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -19,7 +20,7 @@ from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirectory
 from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
-from coherer._store.index import KeyIndex
+from coherer._store.index import IndexFileContent, KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps, is_covered
 from coherer._store.repairs import Damaged, Repairs, damaged_by
@@ -142,12 +143,8 @@ class _Verification:
         if unfinished.index:
             what = "a start did not finish rebuilding it"
             self._problems.append(Problem(part="index", where="index", what=what))
-        elif known is not None:
-            self._index.load(self._checkpoint, clean=True)
-            if not self._index.matches(known.index):
-                what = "it has changed since the store was closed"
-                self._problems.append(Problem(part="index", where="index", what=what))
-            self._index.close()
+        else:
+            self._verify_index([] if known is None else known.index)
         queues.close()
         self._log.close()
         return VerifyReport(
@@ -158,6 +155,16 @@ class _Verification:
             queues=len([queue for queue in queues.queues.values() if queue.max]),
             problems=self._problems,
         )
+
+    def _verify_index(self, known: Sequence[IndexFileContent]) -> None:
+        index, begin = self._index, self._log.begin
+        index.load(self._checkpoint, clean=self._closed, log_begin=begin, changing=False)
+        what = "" if index.matches(known) else "it has changed since the store was closed"
+        if index.is_lost:
+            what = "a file is missing, or its size or header is wrong"
+        if what:
+            self._problems.append(Problem(part="index", where="index", what=what))
+        index.close()
 
     def _scan(self) -> tuple[int, int]:
         offset = self._checkpoint.offset
