@@ -49,6 +49,7 @@ WRITTEN_OTHERWISE = {
     "abort": "empty; there while the store is open",
     "lock": "the process that uses the directory",
     "inventory": "written at the end, after everything was flushed; compared with the checkpoint",
+    "register": "files of queues, and the log offsets before them; written after both are synced",
     "reserve": "zeros that keep space for the other files",
     "backup.json": "a backup's manifest: not in the directory of the node",
     "metadata in ZooKeeper": "not a file",

@@ -119,18 +119,30 @@ def test_queues_are_rebuilt_after_a_clean_close(
     assert third.queue_range("t", 0) == (0, 51)
 
 
-@pytest.mark.parametrize("damage", [cut_first, cut_last, lose_middle, lose_last])
-def test_queues_are_rebuilt_after_a_crash(harness: Any, damage: Callable[[Path], None]) -> None:
-    store = harness.open(queue_segment_bytes=400)
+@pytest.mark.parametrize(
+    "damage",
+    [cut_first, cut_last, lose_first, lose_middle, lose_last, lose_queue, lose_topic],
+)
+def test_queues_are_rebuilt_after_a_crash(
+    harness: Any, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Also those whose messages are older than what every start verifies."""
+    store = harness.open(queue_segment_bytes=400, verify_bytes=0)
     fill(harness, store)
     store.flush_queues()
     fill(harness, store, 30, begin=COUNT)
     expected = contents(harness, store)
     image = harness.crash()
     damage(image)
-    again = harness.open(image, queue_segment_bytes=400)
+    assert [one for one in verify_store(image).problems if one.part == "queue"]
+    again = harness.open(image, queue_segment_bytes=400, verify_bytes=0)
     assert contents(harness, again) == expected
-    assert len(again.recovery.repaired) == 1
+    assert len(again.recovery.repaired) == (3 if damage is lose_topic else 1)
+    again.append([harness.draft(900, "t", 0)])
+    again.flush_queues()
+    copy_tree(image, tmp_path / "copy")
+    third = harness.open(tmp_path / "copy", queue_segment_bytes=400, verify_bytes=0)
+    assert (third.recovery.repaired, third.queue_range("t", 0)) == ((), (0, 56))
 
 
 class Ending(OsFiles):

@@ -33,6 +33,7 @@ from coherer._store.files import (
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve, with_gap
+from coherer._store.register import Register
 from coherer.errors import StoreError
 
 DAMAGED_MAX: Final = 10_000
@@ -45,6 +46,7 @@ class Checkpointer:
 
     Args:
         now_ms: the time of day; a new index file is named after it.
+        register: the files of queues that the checkpoint covers.
         show_durable: whether readers see durable messages only.
         replica: whether the log is a copy of a master's.
 
@@ -63,10 +65,12 @@ class Checkpointer:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         *,
+        register: Register,
         show_durable: bool = False,
         replica: bool = False,
     ) -> None:
         self._files = files
+        self._register = register
         self._file = CheckpointFile(files, path)
         self._directory = path.parent
         self._log = log
@@ -273,6 +277,8 @@ class Checkpointer:
             try:
                 self.flush_log()
                 self._sync(unsynced)
+                with translate_os_errors("write the register of queues"):
+                    self._register.add(unsynced.named)
             except StoreError:
                 self._pending.restore_unsynced(unsynced)
                 raise

@@ -348,23 +348,30 @@ class ConsumeQueue:
             begin = at - at % self.file_bytes
             part = entries[done : done + begin + self.file_bytes - at]
             path = self._path(begin)
-            self._files.write(self._open(path), part, at - begin)
+            self._files.write(self._open(begin), part, at - begin)
             self._pending.unsynced.files.add(path)
             self._active = (path, begin + self.file_bytes)
             done += len(part)
             at += len(part)
 
-    def _open(self, path: Path) -> int:
+    def _open(self, begin: int) -> int:
         """Open a file for the first write of this process."""
-        topic = self._directory.parent
+        topic, path = self._directory.parent, self._path(begin)
         if not self._files.exists(path):
             self._files.make_directory(self._directory)
+            self.register(begin)
         # A process that was killed may have created the file without syncing its name.
         self._pending.unsynced.directories |= {self._directory, topic, topic.parent}
         handle = self._handles.get(path, create=True)
         if self._files.size(handle) < self.file_bytes:
             self._files.resize(handle, self.file_bytes)
         return handle
+
+    def register(self, begin: int) -> None:
+        """Have the next checkpoint add a file to the register; remove it if it is gone."""
+        first = begin // ENTRY_BYTES
+        before = self.entry(first - 1) if begin > self.first_file else None
+        self._pending.unsynced.named[self._path(begin)] = -1 if before is None else before[0]
 
     def truncate(self, count: int) -> None:
         """Keep the entries before number `count`; remove the others from memory and files.
@@ -396,6 +403,7 @@ class ConsumeQueue:
                 continue
             if begin >= at and begin > self.first_file:
                 self._remove_file(path)
+                self.register(begin)
                 continue
             handle = self._handles.get(path)
             zero(self._files, handle, max(at - begin, 0))
@@ -412,6 +420,7 @@ class ConsumeQueue:
             for begin in self.begins():
                 if begin < self.first_file:
                     self._remove_file(self._path(begin))
+                    self.register(begin)
         with self._pending.guard:
             self.tail = (first, bytearray())
             self.max = self.next = first
@@ -582,6 +591,7 @@ class ConsumeQueue:
             for begin in self.begins():
                 self._remove_file(self._path(begin))
                 self.first_file = begin + self.file_bytes
+                self.register(begin)
                 self._floor = -1
                 self.min = min(max(self.min, self.first_file // ENTRY_BYTES), self.max)
             with pending.guard:

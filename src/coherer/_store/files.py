@@ -511,16 +511,23 @@ def needs_space(error: StoreFullError) -> bool:
 
 
 class UnsyncedFiles:
-    """Files and directories that must be synced before the next checkpoint."""
+    """Files and directories that must be synced before the next checkpoint.
 
-    __slots__ = ("directories", "files")
+    Attributes:
+        named: files of queues that were created or deleted, and the log offsets of the messages
+            before them, for the `register`.
+    """
+
+    __slots__ = ("directories", "files", "named")
 
     def __init__(self) -> None:
         self.files: set[Path] = set()
         self.directories: set[Path] = set()
+        self.named: dict[Path, int] = {}
 
     def merge(self, other: UnsyncedFiles) -> None:
         """Add the files and directories of `other`."""
+        self.named = {**other.named, **self.named}
         self.files |= other.files
         self.directories |= other.directories
 

@@ -3,13 +3,14 @@
 Each record of the log has a checksum. A consume queue has none, and nothing shows that its last
 file is missing. So `Store.close` writes the file `inventory`, and the next `open` compares. The
 inventory names its checkpoint. If the directory has another checkpoint, a Java broker or a node
-that was killed has used it since, and the inventory is ignored.
+that was killed has used it since, and the inventory is ignored. Then the `register` counts.
 
 Files that differ are rebuilt from the log (`coherer._store.recovery`). Java ignores the inventory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from coherer._store.checkpoint import Checkpoint
 from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, QueueDirectory
 from coherer._store.files import Files
 from coherer._store.index import IndexFileContent
+from coherer._store.register import Registered, wanted
 from coherer.errors import UsageError
 
 FILE: Final = "inventory"
@@ -144,39 +146,80 @@ class Comparison:
     """Finds damaged queues.
 
     Args:
-        known: the inventory; without one, the files of a queue are compared with each other only.
+        known: the inventory; without one, the files of a queue are compared with each other and
+            with the register.
         compared_bytes: how many bytes are read and compared.
+        registered: the files in the register.
+        log_begin: the first offset of the log.
+
+    Attributes:
+        file_bytes: the size of the files of queues; None without an inventory.
     """
 
-    def __init__(self, known: Inventory | None, compared_bytes: int = COMPARED_BYTES) -> None:
+    def __init__(
+        self,
+        known: Inventory | None,
+        compared_bytes: int = COMPARED_BYTES,
+        *,
+        registered: Registered | None = None,
+        log_begin: int = 0,
+    ) -> None:
         self._bytes_left = compared_bytes
-        self._files = {} if known is None else dict(known.queues)
+        self._known = {} if known is None else known.queues
+        self._registered = registered or {}
+        # What is not found. An inventory also knows how many entries there are.
+        self._missing = set(self._registered if known is None else self._known)
+        self._log_begin = log_begin
+        self.file_bytes = None if known is None else known.file_bytes
         self._damaged: dict[ConsumeQueue, tuple[int, str]] = {}
 
     def check(self, queue: ConsumeQueue) -> None:
         """Compare a queue that was loaded."""
-        files = self._files.pop(f"{queue.topic}/{queue.queue_id}", None)
+        name = f"{queue.topic}/{queue.queue_id}"
+        self._missing.discard(name)
+        files, registered = self._known.get(name), self._registered.get(name, {})
+        sizes = queue.sizes()
+        for begin in sizes:
+            if begin // ENTRY_BYTES not in registered:
+                queue.register(begin)
         if files is None:
-            problem = _find_gap(queue)
+            problem = _find_missing(sizes, wanted(registered, self._log_begin)) or _find_gap(
+                queue, sizes
+            )
         else:
-            problem = _find_difference(queue, files, compare=self._bytes_left > 0)
+            problem = _find_difference(queue, sizes, files, compare=self._bytes_left > 0)
             self._bytes_left -= sum(one.count for one in files) * ENTRY_BYTES
         if problem is not None:
             self._damaged[queue] = problem
 
     def damaged_queues(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
         """Return the damaged queues: the first wrong entry of each, and the reason."""
-        for name in self._files:
+        for name in sorted(self._missing):
             topic, _, number = name.rpartition("/")
             with suppress(UsageError, ValueError):
                 self._damaged[queues.get(topic, int(number))] = 0, "its files are missing"
         return self._damaged
 
+    def end_of(self, queue: ConsumeQueue) -> int:
+        """The least offset that no message of a queue can have had, as far as it is known."""
+        name = f"{queue.topic}/{queue.queue_id}"
+        files = self._known.get(name)
+        if files:
+            return files[-1].first + files[-1].count
+        registered = self._registered.get(name)
+        return max(registered) + queue.file_bytes // ENTRY_BYTES if registered else 0
+
+
+def _find_missing(sizes: Mapping[int, int], firsts: Sequence[int]) -> tuple[int, str] | None:
+    for first in firsts:
+        if first * ENTRY_BYTES not in sizes:
+            return first, "a file is missing"
+    return None
+
 
 def _find_difference(
-    queue: ConsumeQueue, files: list[QueueFile], *, compare: bool
+    queue: ConsumeQueue, sizes: Mapping[int, int], files: list[QueueFile], *, compare: bool
 ) -> tuple[int, str] | None:
-    sizes = queue.sizes()
     for one in files:
         size = sizes.get(one.first * ENTRY_BYTES)
         if size is None:
@@ -193,8 +236,7 @@ def _find_difference(
     return None
 
 
-def _find_gap(queue: ConsumeQueue) -> tuple[int, str] | None:
-    sizes = queue.sizes()
+def _find_gap(queue: ConsumeQueue, sizes: Mapping[int, int]) -> tuple[int, str] | None:
     begins = sorted(sizes)
     for begin, following in pairwise(begins):
         if sizes[begin] != queue.file_bytes:

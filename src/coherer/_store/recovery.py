@@ -13,8 +13,9 @@ that everything before an offset X is on the disk. So:
    checkpoint has the gap in queue offsets that it leaves: a later start would not find it. Damage
    that is followed by valid records stays, is reported, and is skipped by every reader. In the
    queues blanks replace the damaged messages, so that later messages keep their offsets.
-4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), are
-   rebuilt from the log; so is the key index. `repairs` remembers that until it is done.
+4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), or that
+   lack a file (`register`) are rebuilt from the log; so is the key index. `repairs` remembers that
+   until it is done. A queue whose messages were all deleted does not begin at 0 again.
 5. A queue's `min` is its first entry whose record is still in the log.
 
 X is Coherer's offset in the checkpoint. If Java has used the directory, it is missing; then X is
@@ -27,6 +28,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise, starmap
 from operator import itemgetter
@@ -66,6 +68,7 @@ from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import GAP_QUEUE, Gap, ends_in_gap, is_gap, with_copied
+from coherer._store.register import Registered
 from coherer._store.repairs import Damaged, Repairs, Unfinished, damaged_by
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
@@ -172,7 +175,9 @@ class Replayer:
             begin, window = self._windows.get(queue, _NO_WINDOW)
             at = (queue_offset - begin) * ENTRY_BYTES
             if not 0 <= at < len(window):
-                window, at = queue.read(queue_offset, _WINDOW_ENTRIES), 0
+                window, at = b"", 0
+                with suppress(FileNotFoundError):
+                    window = queue.read(queue_offset, _WINDOW_ENTRIES)
                 window = window[: len(window) // ENTRY_BYTES * ENTRY_BYTES]
                 self._windows[queue] = queue_offset, window
             if window.startswith(_PLACE.pack(offset, record.size), at):
@@ -454,6 +459,7 @@ def recover(
     lost_power: bool,
     cuts: Sequence[PowerCut],
     repairs: Repairs,
+    registered: Registered,
     begin: Callable[[], None],
 ) -> Recovered:
     """Load queues and index and make them agree with the log. See the module.
@@ -464,6 +470,7 @@ def recover(
         lost_power: whether a power cut can have torn what was not synced.
         cuts: what earlier power cuts have torn.
         repairs: remembers what is rebuilt, if this process ends before that is done.
+        registered: the files of queues that the checkpoint covers.
         begin: called before anything is changed; once more does no harm.
     """
     notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
@@ -474,7 +481,8 @@ def recover(
     if index is not None:
         notes += index.load(checkpoint, clean=clean and not rebuild, log_begin=log.begin)
     known = inventories.load(files, directory / inventories.FILE, checkpoint) if clean else None
-    damaged = _load_queues(queues, known, None if rebuild else repairs.unfinished)
+    comparison = inventories.Comparison(known, registered=registered, log_begin=log.begin)
+    damaged = _load_queues(queues, comparison, None if rebuild else repairs.unfinished)
     known_index = () if known is None else known.index
     reindex = index is not None and (index.is_lost or not index.matches(known_index))
     reindex = reindex or (index is not None and repairs.unfinished.index)
@@ -494,6 +502,7 @@ def recover(
     )
     again = options.replica and lost_power
     recovery = Recovery(log, queues.queues, checkpoint, repairs, clean=clean, copied_again=again)
+    recovery.end_of = comparison.end_of
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
     if not clean:
         log.rewrite_from(report.replayed_from if synced_to is None else synced_to)
@@ -502,16 +511,15 @@ def recover(
 
 
 def _load_queues(
-    queues: QueueDirectory, known: inventories.Inventory | None, unfinished: Unfinished | None
+    queues: QueueDirectory, comparison: inventories.Comparison, unfinished: Unfinished | None
 ) -> Damaged:
     """Load the queues; return those that are damaged, unless all are rebuilt.
 
     Args:
-        known: the inventory of the last close.
+        comparison: compares them with what is known of their files.
         unfinished: what the last start has not rebuilt; None if all queues are rebuilt.
     """
-    comparison = inventories.Comparison(known)
-    queues.load(None if known is None else known.file_bytes, comparison.check)
+    queues.load(comparison.file_bytes, comparison.check)
     if unfinished is None:
         return {}
     return damaged_by(unfinished, queues, comparison.damaged_queues(queues))
@@ -526,6 +534,9 @@ class Recovery:
             X: damage there is cut off with all that follows, because the master can send it again.
             (A bit that has flipped there costs one message. What follows may be all that is left,
             if the master is lost.)
+
+    Attributes:
+        end_of: returns the least offset that no message of a queue can have had; 0 if unknown.
     """
 
     def __init__(
@@ -538,6 +549,7 @@ class Recovery:
         clean: bool,
         copied_again: bool = False,
     ) -> None:
+        self.end_of: Callable[[ConsumeQueue], int] = lambda _: 0
         self._repairs = repairs
         self._copied_again = copied_again
         self._log = log
@@ -689,6 +701,10 @@ class Recovery:
         self._restore(replayer, scanner, damaged, replay_from, reindex=reindex)
         replayer.remember_lost(damaged)
         replayer.publish()
+        for queue in damaged:
+            end = 0 if queue.next else self.end_of(queue)
+            if end:  # its messages were deleted, but their offsets stay theirs
+                queue.start_at(end + (end * ENTRY_BYTES % queue.file_bytes == 0))
         replayer.clear_cache()
         replayer.lost_bytes, replayer.torn_bytes = before
         self._found += [piece for piece in scanner.damage if piece.begin < replay_from]

@@ -38,7 +38,7 @@ from msgspec.structs import replace
 
 from coherer._common.clock import IntervalTimer
 from coherer._record.layout import BLANK_BYTES
-from coherer._store import inventory, power_cuts
+from coherer._store import inventory, power_cuts, register
 from coherer._store.checkpointer import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
@@ -64,6 +64,7 @@ from coherer._store.model import (
 from coherer._store.offset_reserve import GAP_QUEUE, ends_in_gap, next_offset
 from coherer._store.reader import Reader
 from coherer._store.recovery import recover, verify
+from coherer._store.register import Register
 from coherer._store.repairs import Repairs
 from coherer._store.replica import Replica
 from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
@@ -148,6 +149,7 @@ class Store(Reader):
         self._config = ConfigFiles(files, directory / "config")
         self._repairs = Repairs(self._config)
         self._encoder = Encoder(log.segment_bytes, self._queue_to_write)
+        self._register = Register(files, directory / register.FILE)
         self._checkpointer = Checkpointer(
             files,
             directory / "checkpoint",
@@ -156,6 +158,7 @@ class Store(Reader):
             queue_files.pending,
             now_ms,
             monotonic_ms,
+            register=self._register,
             show_durable=options.flush == "sync",
             replica=options.replica,
         )
@@ -245,6 +248,7 @@ class Store(Reader):
             lost_power=lost_power,
             cuts=known,
             repairs=self._repairs,
+            registered=self._registered(),
             begin=self._mark_open,
         )
         self._inventory, self._last_ms = found.inventory, found.last_ms
@@ -272,6 +276,11 @@ class Store(Reader):
                 found.notes.append(str(error))
         notes = [*found.notes, *self._queue_files.notes]
         self.recovery = replace(found.report.with_notes(notes), cuts=cuts)
+
+    def _registered(self) -> register.Registered:
+        if self._checkpointer.checkpoint.offset is None:  # a Java broker has used the directory
+            self._register.discard()
+        return self._register.load()
 
     def _mark_open(self) -> None:
         files, directory = self._files, self.directory
@@ -642,6 +651,7 @@ class Store(Reader):
         self._replica = None
         with translate_os_errors(f"delete topic {topic}"):
             note_removal(self._files, self.directory)
+            self._register.forget(topic)
             self._queue_files.remove(topic)
             note_removal(self._files, self.directory)
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
-from coherer._store import inventory
+from coherer._store import inventory, register
 from coherer._store.checkpoint import CheckpointFile
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
@@ -23,6 +23,7 @@ from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import IndexFileContent, KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps, is_covered
+from coherer._store.register import Register
 from coherer._store.repairs import Damaged, Repairs, damaged_by
 from coherer._store.scanner import Scanner
 from coherer.errors import UsageError
@@ -112,6 +113,7 @@ class _Verification:
         )
         known = inventory.load(files, directory / inventory.FILE, self._checkpoint)
         self._known = known if self._closed else None
+        self._register = Register(files, directory / register.FILE)
         self._damaged: Damaged = {}
         self._unfinished = Repairs(ConfigFiles(files, directory / "config")).load()
         self._ends: dict[ConsumeQueue, int] = {}
@@ -119,8 +121,11 @@ class _Verification:
 
     def run(self) -> VerifyReport:
         known, queues = self._known, self._queues
-        comparison = inventory.Comparison(known, _ALL_BYTES)
-        queues.load(None if known is None else known.file_bytes, comparison.check)
+        registered = {} if self._checkpoint.offset is None else self._register.load(changing=False)
+        comparison = inventory.Comparison(
+            known, _ALL_BYTES, registered=registered, log_begin=self._log.begin
+        )
+        queues.load(comparison.file_bytes, comparison.check)
         unfinished = self._unfinished
         self._damaged = damaged_by(unfinished, queues, comparison.damaged_queues(queues))
         end, records = self._scan()
