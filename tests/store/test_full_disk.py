@@ -223,6 +223,41 @@ def test_other_errors_are_not_reported_as_full(harness: Any) -> None:
     store.append([harness.draft(0)])
 
 
+@pytest.mark.parametrize("written", [50, 1 << 20], ids=["a part", "everything"])
+def test_a_refused_message_that_stays_on_the_disk_is_stored_later_or_never(
+    harness: Any, written: int
+) -> None:
+    """While it is there, nothing else is stored: no offset means two messages."""
+
+    class Failing(OsFiles):
+        broken = False
+
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            if not self.broken:
+                super().write(handle, data, offset)
+                return
+            if data.strip(b"\0"):
+                super().write(handle, data[:written], offset)
+            raise OSError(errno.EIO, "Input/output error")
+
+    files = Failing()
+    store = harness.open(files=files)
+    store.append([harness.draft(0)])
+    store.flush_queues()
+    end = store.end_offset
+    files.broken = True
+    for number in (1, 2):
+        with pytest.raises(StoreError):
+            store.append([harness.draft(number)])
+    assert (store.end_offset, store.queue_range("t", 0)) == (end, (0, 1))
+    with pytest.raises(StoreError):
+        store.close()
+    again = harness.open()
+    [result] = again.append([harness.draft(3)])
+    stays = {1: "t/0/1"} if written > 50 else {}
+    assert harness.labels(again) == {0: "t/0/0", **stays, result.queue_offset: "t/0/3"}
+
+
 def test_too_many_open_files_is_a_temporary_error(harness: Any) -> None:
     """A file that cannot be opened is not synced, but nothing is lost: unlike after a failed sync
     the store resumes automatically."""
