@@ -19,6 +19,7 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker import delays
 from coherer._server.rocketmq.broker.delays import DELAY_FILE, ENTRIES_AT_ONCE, DelayService
 from coherer._store import Draft, Store, StoreOptions
+from coherer._store.consume_queue import ENTRY_BYTES
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
@@ -178,6 +179,20 @@ async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> N
     assert node.delivered() == ["good"]
     assert node.delivered("RMQ_SYS_TRANS_HALF_TOPIC") == []
     assert node.service.positions[1] == 4
+
+
+async def test_a_wrong_entry_delivers_no_other_message_twice(node: Node) -> None:
+    for number in range(5):
+        node.send(str(number), 1)
+    node.store.flush_queues()
+    [path] = (node.store.directory / "consumequeue" / SCHEDULE_TOPIC / "0").iterdir()
+    with path.open("r+b") as file:
+        entry = file.read(ENTRY_BYTES)
+        file.seek(3 * ENTRY_BYTES)
+        file.write(entry)
+    await node.until(2_000)
+    assert node.delivered() == ["0", "1", "2", "4"]
+    assert node.core.foreign.bad[SCHEDULE_TOPIC] == 1
 
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, -5_000, 5_000, 3_600_000])

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from coherer._common.logs import Log
-from coherer._record.layout import Buffer, Record, decode
+from coherer._record.layout import Buffer, Record, decode, is_message
 from coherer._store import Draft, Store
 from coherer._store.consume_queue import is_valid_queue
 from coherer.errors import CohererError, DamagedStoreError, StoreError, UsageError
@@ -74,15 +74,27 @@ class ForeignRecords:
         self._cuts = store.recovery.cuts
         self._store = store
 
-    def at(self, topic: str, offset: int, parse: Callable[[Record], T | None]) -> T | None:
+    def at(
+        self,
+        topic: str,
+        offset: int,
+        parse: Callable[[Record], T | None],
+        place: tuple[int, int] | None = None,
+    ) -> T | None:
         """Parse the record at a log offset; None if it is bad.
 
         Args:
             topic: the system topic whose queue names the offset.
+            place: the queue and the offset in it of the entry that names it, if they are known.
         """
         view = self._store.record_at(offset)
         if view is None:
             self.pass_over(topic, offset, "It is missing or damaged.")
+            return None
+        head = bytes((len(topic),)) + topic.encode()
+        if place is not None and not is_message(view, 0, len(view), head, *place):
+            text = "It is another message: the entry of queue {} at offset {} is damaged."
+            self.pass_over(topic, offset, text.format(*place))
             return None
         return self._parse(topic, offset, view, parse)
 
@@ -94,7 +106,7 @@ class ForeignRecords:
             offset = self._store.place_of(topic, queue, number)
             if offset is not None and self.refers_to_torn(offset):
                 continue
-            found = None if offset is None else self.at(topic, offset, parse)
+            found = None if offset is None else self.at(topic, offset, parse, (queue, number))
             if offset is not None and found is not None:
                 return Newest(found, offset, is_last)
             is_last = is_last and offset is None and bool(self._cuts)

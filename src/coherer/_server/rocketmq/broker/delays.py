@@ -205,7 +205,7 @@ class DelayService:
         for entry in entries[:count]:
             if delivery.is_full:
                 break
-            delivery.add(level, entry, self._released(entry))
+            delivery.add(level, entry, self._released(level, entry))
 
     def _submit(self, delivery: _Delivery) -> None:
         """Store messages, and the mark that records their delivery."""
@@ -233,11 +233,14 @@ class DelayService:
             delivery.drafts, done, origin=Origin.DELAYS, own=[mark], wait_durable=False
         )
 
-    def _released(self, entry: QueueEntry) -> Draft | None:
+    def _released(self, level: int, entry: QueueEntry) -> Draft | None:
         if entry.size_bytes == BLANK_SIZE:
             return None
         return self._core.foreign.at(
-            SCHEDULE_TOPIC, entry.physical_offset, lambda record: deliverable(released(record))
+            SCHEDULE_TOPIC,
+            entry.physical_offset,
+            lambda record: deliverable(released(record)),
+            (level - 1, entry.offset),
         )
 
     def _read_mark(self) -> None:
@@ -300,7 +303,7 @@ class DelayService:
             wait_ms = max(due_ms(entry, times, delay_ms) - now_ms, 0)
             if delivery.is_full or wait_ms > limits.TIMER_DELAY_MS_MAX:
                 return False
-            draft = self._released(entry)
+            draft = self._released(level, entry)
             if draft is not None:
                 at_ms = self._core.wall_ms() + wait_ms
                 try:
