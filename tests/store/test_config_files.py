@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coherer._store.config_files import ConfigFiles, unsealed
 from coherer._store.files import OsFiles
 from coherer.errors import DamagedStoreError, StoreError, UsageError
+from tests.store.conftest import PowerFiles
 
 
 def test_save_keeps_the_previous_version(harness: Any) -> None:
@@ -184,6 +189,74 @@ def test_an_empty_file_is_not_a_missing_one(harness: Any, names: list[str]) -> N
         (harness.directory / "config" / name).write_bytes(b"")
     with pytest.raises(DamagedStoreError, match=r"topics\.json is empty, and there is no valid"):
         store.read_config("topics.json", bytes)
+
+
+class StopError(Exception):
+    """Nothing runs any more."""
+
+
+@pytest.mark.parametrize("lost_power", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_whatever_ends_a_save_both_versions_are_whole(
+    tmp_path: Path, *, first: bool, lost_power: bool
+) -> None:
+    """The file is there with its old or its new content, and its copy with one of the two."""
+    versions = [b'{"n":1}', b'{"n":2}', b'{"n":3}']
+    for step in itertools.count():
+        root, image, files = tmp_path / f"{step}", tmp_path / f"{step} after", PowerFiles()
+        files.make_directory(root)
+        config = ConfigFiles(files, root)
+        for data in versions[: 0 if first else 2]:
+            config.save("tubemqMaster.json", data)
+        old = None if first else versions[1]
+        steps = iter([None] * step)
+
+        def stop(steps: Iterator[None] = steps) -> None:
+            if next(steps, StopError) is StopError:
+                raise StopError
+
+        files.before = stop
+        is_over = True
+        try:
+            config.save("tubemqMaster.json", versions[2])
+        except StopError:
+            is_over = False
+        files.before = lambda: None
+        for seed in range(5):
+            shutil.rmtree(image, ignore_errors=True)
+            if lost_power:
+                files.cut(root, image, random.Random(seed))
+            else:
+                shutil.copytree(root, image)
+            after = ConfigFiles(OsFiles(), image)
+            found = after.read("tubemqMaster.json", bytes)
+            assert found in ((versions[2],) if is_over else (old, versions[2]))
+            previous = image / "tubemqMaster.json.bak"
+            if previous.exists():
+                assert unsealed(previous.read_bytes()) in versions
+            after.save("tubemqMaster.json", b'{"n":4}')
+            assert after.read("tubemqMaster.json", bytes) == b'{"n":4}'
+        if is_over:
+            break
+    assert step > 5
+
+
+def test_a_second_name_that_a_kill_has_left_is_not_written_to(tmp_path: Path) -> None:
+    class Full(OsFiles):
+        def write(self, handle: int, data: bytes, offset: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    ConfigFiles(OsFiles(), tmp_path).save("identity.json", b'{"n":1}')
+    path = tmp_path / "identity.json"
+    path.with_name("identity.json.bak").replace(path.with_name("copy"))
+    path.with_name("identity.json.bak.tmp").hardlink_to(path)
+    ConfigFiles(Full(), tmp_path).keep_twice("identity.json")
+    config = ConfigFiles(OsFiles(), tmp_path)
+    assert config.read("identity.json", bytes) == b'{"n":1}'
+    path.with_name("identity.json.bak.tmp").unlink(missing_ok=True)
+    path.with_name("identity.json.bak.tmp").hardlink_to(path)
+    config.keep_twice("identity.json")
+    assert not path.samefile(path.with_name("identity.json.bak"))
 
 
 def test_a_full_disk_has_room_for_the_first_version_only(harness: Any) -> None:

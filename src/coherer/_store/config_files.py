@@ -243,6 +243,7 @@ class ConfigFiles:
     def _copy(self, path: Path) -> None:
         """Write the content of a file once more, as its previous version."""
         second = path.with_name(path.name + ".bak.tmp")
+        self._files.remove(second)  # a kill in `_keep` has left a second name of the file itself
         try:
             self._write(second, self._content(path))
             self._files.replace(second, self._backup(path))
