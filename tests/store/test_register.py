@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coherer._store import Store, register
+from coherer._store import Store, inventory
 from coherer._store.verify import verify_store
 from coherer.errors import StoreError
 from tests.copies import copy_tree
@@ -157,7 +157,7 @@ def test_a_file_that_was_cut_off_is_not_missing(harness: Any) -> None:
 
 
 def test_the_register_stays_short(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register, "SPARE_LINES", 10)
+    monkeypatch.setattr(inventory, "SPARE_LINES", 10)
     store = harness.open(verify_bytes=0)
     for number in range(40):
         store.append([harness.draft(number, "u", number % 20)])

@@ -32,8 +32,8 @@ from coherer._store.files import (
 )
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
+from coherer._store.inventory import Register
 from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve, with_gap
-from coherer._store.register import Register
 from coherer.errors import StoreError
 
 DAMAGED_MAX: Final = 10_000

@@ -515,7 +515,7 @@ class UnsyncedFiles:
 
     Attributes:
         named: files of queues that were created or deleted, and the log offsets of the messages
-            before them, for the `register`.
+            before them, for the register (`inventory`).
     """
 
     __slots__ = ("directories", "files", "named")

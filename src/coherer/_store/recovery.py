@@ -14,8 +14,8 @@ that everything before an offset X is on the disk. So:
    that is followed by valid records stays, is reported, and is skipped by every reader. In the
    queues blanks replace the damaged messages, so that later messages keep their offsets.
 4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), or that
-   lack a file (`register`) are rebuilt from the log; so is the key index. `repairs` remembers that
-   until it is done. A queue whose messages were all deleted does not begin at 0 again.
+   lack a file (its register), are rebuilt from the log; so is the key index. `repairs` remembers
+   that until it is done. A queue whose messages were all deleted does not begin at 0 again.
 5. A queue's `min` is its first entry whose record is still in the log.
 
 X is Coherer's offset in the checkpoint. If Java has used the directory, it is missing; then X is
@@ -68,7 +68,6 @@ from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import GAP_QUEUE, Gap, ends_in_gap, is_gap, with_copied
-from coherer._store.register import Registered
 from coherer._store.repairs import Damaged, Repairs, Unfinished, damaged_by
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
@@ -459,7 +458,7 @@ def recover(
     lost_power: bool,
     cuts: Sequence[PowerCut],
     repairs: Repairs,
-    registered: Registered,
+    registered: inventories.Registered,
     begin: Callable[[], None],
 ) -> Recovered:
     """Load queues and index and make them agree with the log. See the module.

@@ -38,7 +38,7 @@ from msgspec.structs import replace
 
 from coherer._common.clock import IntervalTimer
 from coherer._record.layout import BLANK_BYTES
-from coherer._store import inventory, power_cuts, register
+from coherer._store import inventory, power_cuts
 from coherer._store.checkpointer import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
@@ -53,7 +53,7 @@ from coherer._store.files import (
 )
 from coherer._store.history import ensure_history, note_removal
 from coherer._store.index import KeyIndex
-from coherer._store.inventory import Inventory
+from coherer._store.inventory import Inventory, Register, Registered
 from coherer._store.model import (
     AppendResult,
     DamagedRange,
@@ -64,7 +64,6 @@ from coherer._store.model import (
 from coherer._store.offset_reserve import GAP_QUEUE, ends_in_gap, next_offset
 from coherer._store.reader import Reader
 from coherer._store.recovery import recover, verify
-from coherer._store.register import Register
 from coherer._store.repairs import Repairs
 from coherer._store.replica import Replica
 from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
@@ -149,7 +148,7 @@ class Store(Reader):
         self._config = ConfigFiles(files, directory / "config")
         self._repairs = Repairs(self._config)
         self._encoder = Encoder(log.segment_bytes, self._queue_to_write)
-        self._register = Register(files, directory / register.FILE)
+        self._register = Register(files, directory / inventory.REGISTER_FILE)
         self._checkpointer = Checkpointer(
             files,
             directory / "checkpoint",
@@ -277,7 +276,7 @@ class Store(Reader):
         notes = [*found.notes, *self._queue_files.notes]
         self.recovery = replace(found.report.with_notes(notes), cuts=cuts)
 
-    def _registered(self) -> register.Registered:
+    def _registered(self) -> Registered:
         if self._checkpointer.checkpoint.offset is None:  # a Java broker has used the directory
             self._register.discard()
         return self._register.load()

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
-from coherer._store import inventory, register
+from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
@@ -23,7 +23,6 @@ from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import IndexFileContent, KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps, is_covered
-from coherer._store.register import Register
 from coherer._store.repairs import Damaged, Repairs, damaged_by
 from coherer._store.scanner import Scanner
 from coherer.errors import UsageError
@@ -113,7 +112,7 @@ class _Verification:
         )
         known = inventory.load(files, directory / inventory.FILE, self._checkpoint)
         self._known = known if self._closed else None
-        self._register = Register(files, directory / register.FILE)
+        self._register = inventory.Register(files, directory / inventory.REGISTER_FILE)
         self._damaged: Damaged = {}
         self._unfinished = Repairs(ConfigFiles(files, directory / "config")).load()
         self._ends: dict[ConsumeQueue, int] = {}
