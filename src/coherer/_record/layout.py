@@ -17,6 +17,11 @@ and `spans` (the positions of body, topic and properties), which verify nothing.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import repeat
+from operator import eq
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -66,6 +71,7 @@ HEAD_SHARED: Final = struct.Struct(">iq8sq8siq")
 BLANK: Final = struct.Struct(">II")
 _IDENTITY: Final = struct.Struct(">II4xi4xq")
 """Size, magic number, queue id and queue offset."""
+_FEW: Final = 4
 _TAIL: Final = struct.Struct(">iqI")
 _LENGTH: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">H")
@@ -173,16 +179,62 @@ def is_message(
     [True, False]
     """
     try:
-        if _IDENTITY.unpack_from(view, position) != (size, MAGIC, queue_id, queue_offset):
-            return False
-        sys_flag = view[position + 39]
-        body = position + 88
-        if sys_flag & HOSTS_V6:
-            body += 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
-        topic = body + _LENGTH.unpack_from(view, body - 4)[0]
-    except (IndexError, struct.error):
+        found = _IDENTITY.unpack_from(view, position)
+        topic = position + _topic(view, position)
+    except struct.error:  # the end of the file
         return False
-    return view[topic : topic + len(topic_head)] == topic_head
+    return (
+        found == (size, MAGIC, queue_id, queue_offset)
+        and view[topic : topic + len(topic_head)] == topic_head
+    )
+
+
+def are_messages(
+    view: Buffer,
+    positions: Sequence[int],
+    sizes: Sequence[int],
+    topic_head: bytes,
+    queue_id: int,
+    queue_offsets: Sequence[int],
+) -> bool:
+    r"""Whether records say that they are these messages; see `is_message`.
+
+    >>> position = {"queue_id": 1, "queue_offset": 42, "physical_offset": 0, "store_ms": 9}
+    >>> record = encode("a", b"hello", b"", **position)
+    >>> [are_messages(record * 2, [0, 97], [97, 97], b"\1a", 1, [42, at]) for at in (42, 43)]
+    [True, False]
+    """
+    head, number = repeat(topic_head), repeat(queue_id)
+    if len(positions) > _FEW:
+        with suppress(struct.error):  # the end of the file
+            # No step per record if their topics begin where that of the first one does.
+            layout = _identity(_topic(view, positions[0]), len(topic_head))
+            wanted = zip(sizes, repeat(MAGIC), number, queue_offsets, head)
+            if all(map(eq, map(layout.unpack_from, repeat(view), positions), wanted)):
+                return True
+    return all(map(is_message, repeat(view), positions, sizes, head, number, queue_offsets))
+
+
+def _topic(view: Buffer, position: int) -> int:
+    """Where the topic of the record at a position begins, counted from there."""
+    [length] = _LENGTH.unpack_from(view, position + 84)
+    sys_flag = view[position + 39]
+    if sys_flag & HOSTS_V6:
+        more = 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+        [length] = _LENGTH.unpack_from(view, position + 84 + more)
+        return int(88 + more + length)
+    return int(88 + length)
+
+
+@lru_cache(maxsize=64)
+def _identity(topic: int, size: int) -> struct.Struct:
+    """`_IDENTITY`, and the topic with its length.
+
+    Args:
+        topic: where it begins.
+        size: of both.
+    """
+    return struct.Struct(f"{_IDENTITY.format}{topic - _IDENTITY.size}x{size}s")
 
 
 def body_of(record: memoryview) -> memoryview:

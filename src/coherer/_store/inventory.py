@@ -174,7 +174,7 @@ def _parse(data: bytes) -> Iterator[tuple[str, int, int]]:
     for line in data.splitlines():
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % crc32(text):
-            name, first, before = text.decode().split(" ")
+            name, first, before = text.decode().rsplit(" ", 2)
             yield name, int(first), int(before)
 
 

@@ -14,14 +14,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import accumulate, compress, repeat
-from operator import add, eq, ne
+from itertools import accumulate, compress
+from operator import add, ne
 from typing import Final, TypeAlias
 
 from coherer._record.layout import (
-    BLANK,
     BLANK_BYTES,
-    MAGIC,
+    are_messages,
     is_message,
     properties_of,
     spans,
@@ -182,11 +181,12 @@ def _read_slices(
     if segment is None or physical[-1] + sizes[-1] > segment.end:
         return None
     view, base = log.view_of(segment), segment.begin
-    if _stretches(view, base, queue, offset, physical, sizes) is None:
+    places = [at - base for at in physical]
+    if min(places) < 0 or not are_messages(
+        view, places, sizes, queue.topic_head, queue.queue_id, range(offset, offset + count)
+    ):
         return None
-    records = [view[at - base : at - base + size] for at, size in zip(physical, sizes, strict=True)]
-    if not all(map(eq, map(BLANK.unpack_from, records), zip(sizes, repeat(MAGIC)))):
-        return None
+    records = [view[at : at + size] for at, size in zip(places, sizes, strict=True)]
     return ReadResult(
         ReadStatus.FOUND,
         records,
@@ -239,6 +239,7 @@ def read_slices(
         queue.min,
         queue.max,
         log.shown - physical[-1] - sizes[-1],
+        heads_match=len(slices) == count,
     )
 
 
@@ -262,15 +263,18 @@ def _stretches(
     """
     if min(physical) < base or min(sizes) < BLANK_BYTES:
         return None
-    count, topic_head, queue_id = len(sizes), queue.topic_head, queue.queue_id
+    count, head, queue_id = len(sizes), queue.topic_head, queue.queue_id
+    if count == 1:  # soon, for those who wait for each message
+        is_it = is_message(view, physical[0] - base, sizes[0], head, queue_id, offset)
+        return [(0, 0)] if is_it else None
     breaks = list(compress(range(1, count), map(ne, map(add, physical, sizes), physical[1:])))
-    stretches = list(zip([0, *breaks], [at - 1 for at in [*breaks, count]], strict=True))
-    for stretch in stretches:
-        for at in {*stretch}:
-            here, size = physical[at] - base, sizes[at]
-            if not is_message(view, here, size, topic_head, queue_id, offset + at):
-                return None
-    return stretches
+    firsts, lasts = [0, *breaks], [*(at - 1 for at in breaks), count - 1]
+    ends = sorted({*firsts, *lasts})
+    here, there = [physical[at] - base for at in ends], [sizes[at] for at in ends]
+    numbers = [offset + at for at in ends]
+    if not are_messages(view, here, there, head, queue_id, numbers):
+        return None
+    return list(zip(firsts, lasts, strict=True))
 
 
 def _positions(
