@@ -7,7 +7,6 @@ exist; 2 the command line is wrong; 130 interrupted.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import sys
@@ -225,9 +224,10 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    reconfigure = getattr(sys.stdout, "reconfigure", None)  # no stream of a test has it
+    if reconfigure is not None:
         # A name that its encoding does not have is shown as on stderr, instead of a traceback.
-        sys.stdout.reconfigure(errors="backslashreplace")
+        reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
@@ -104,7 +105,8 @@ def application(
     static = StaticFiles(directory=Path(str(files("coherer.console"))) / "static")
     routes = [route for part in parts for route in part(console).routes()]
     for route in routes:
-        route.param_convertors = dict.fromkeys(route.param_convertors, _Name())
+        names: dict[str, Convertor[Any]] = dict.fromkeys(route.param_convertors, _Name())
+        route.param_convertors = names
 
     async def failed(request: Request, error: Exception) -> Response:
         if not isinstance(error, CohererError):
