@@ -77,17 +77,15 @@ def read_joined(
     places = places - segment.begin
     breaks = np.flatnonzero(places[1:] != ends[:-1] - segment.begin) + 1
     if (len(breaks) + 1) * FEWEST_PER_STRETCH <= count:
-        firsts, lasts = [0, *breaks.tolist()], [*(breaks - 1).tolist(), count - 1]
-        stops = places + sizes
-        records = [view[places[a] : stops[b]] for a, b in zip(firsts, lasts, strict=True)]
-        ends = np.unique([*firsts, *lasts])
+        firsts, lasts = np.append(0, breaks), np.append(breaks - 1, count - 1)
+        ends, stops = np.union1d(firsts, lasts), places[lasts] + sizes[lasts]
+        records = [view[a:b] for a, b in zip(places[firsts], stops, strict=True)]
         checked = _are_records(view, places, sizes) and _are_messages(
             view, places[ends], sizes[ends], queue, offset + ends
         )
+    elif (piece := joined(view, places, sizes, behind)) is None:
+        return None
     else:
-        piece = joined(view, places, sizes, behind)
-        if piece is None:
-            return None
         records = [piece]
         checked = _are_messages(view, places, sizes, queue, np.arange(offset, offset + count))
     if not checked:

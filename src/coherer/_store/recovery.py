@@ -473,29 +473,25 @@ def recover(
         begin: called before anything is changed; once more does no harm.
     """
     notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
-    gaps, synced_to = checkpoint.gaps, checkpoint.offset
-    is_copy = options.replica or checkpoint.replica  # what is replayed comes from its master
-    if rebuild:
-        checkpoint = Checkpoint(offset=0)
+    gaps, synced_to, was_copy = checkpoint.gaps, checkpoint.offset, checkpoint.replica
+    checkpoint = Checkpoint(offset=0) if rebuild else checkpoint
     if index is not None:
         notes += index.load(checkpoint, clean=clean and not rebuild, log_begin=log.begin)
     known = inventories.load(files, directory / inventories.FILE, checkpoint) if clean else None
     comparison = inventories.Comparison(known, registered=registered, log_begin=log.begin)
     damaged = _load_queues(queues, comparison, None if rebuild else repairs.unfinished)
-    known_index = () if known is None else known.index
-    reindex = index is not None and (index.is_lost or not index.matches(known_index))
-    reindex = reindex or (index is not None and repairs.unfinished.index)
+    reindex = index is not None and _is_stale(index, known, repairs.unfinished)
     repairs.begin(damaged, index=reindex)
     begin()
     if reindex and index is not None:
-        index.reset(known_index)
+        index.reset(() if known is None else known.index)
     replayer = Replayer(
         queues,
         index,
         now_ms,
         gaps,
         rebuild=rebuild and log.begin > 0,
-        replica=is_copy,
+        replica=was_copy or options.replica,  # what is replayed comes from its master
         torn={piece.begin for cut in cuts for piece in cut.torn},
         torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
     )
@@ -507,6 +503,13 @@ def recover(
         log.rewrite_from(report.replayed_from if synced_to is None else synced_to)
     has_changes = bool(replayer.replayed or not clean or rebuild or report.repaired)
     return Recovered(report, last_ms, known, notes, has_changes, replayer.gaps)
+
+
+def _is_stale(index: KeyIndex, known: inventories.Inventory | None, unfinished: Unfinished) -> bool:
+    """Whether the key index has to be rebuilt."""
+    if index.is_lost or unfinished.index:
+        return True
+    return not index.matches(() if known is None else known.index)
 
 
 def _load_queues(
