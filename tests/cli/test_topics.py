@@ -78,7 +78,7 @@ def test_missing_names_are_errors(coherer_node: EmbeddedNode, name: str) -> None
     done = topics(coherer_node, "describe", name)
     assert done.exit_code == 1
     assert name in done.stderr
-    assert topics(coherer_node, "create", "7 bad").exit_code == 1
+    assert topics(coherer_node, "create", "7 bad").exit_code == 2
     assert topics(coherer_node, "create", name, "--broker", "9").exit_code == 1
     assert topics(coherer_node, "create", name, "--broker", "9" * 5_000).exit_code == 2
 
