@@ -23,7 +23,6 @@ SAMPLE = {
     "times stop at gaps": ("short", 10),
     "late answers count": ("short", 13),
     "heirs leave no gap": ("short", 14),
-    "damage leaves its offset": ("short", 231),
     "slaves cut at damage": ("short", 923),
     "delays stop in gaps": ("short", 25),
     "forgets entries that come meanwhile": ("short", 17),
