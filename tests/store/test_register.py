@@ -156,6 +156,23 @@ def test_a_file_that_was_cut_off_is_not_missing(harness: Any) -> None:
     assert harness.open(image, verify_bytes=0).recovery.repaired == ()
 
 
+def test_a_file_that_no_checkpoint_has_covered_is_not_missing(harness: Any) -> None:
+    """A start that has cut it off is killed before it notes that in the register."""
+    store = harness.open(verify_bytes=0)
+    fill(harness, store, 10)
+    store.flush_queues()
+    end, checkpoint = store.end_offset, (harness.directory / "checkpoint").read_bytes()
+    fill(harness, store, 30)
+    store.flush_queues()
+    image = harness.crash()
+    (image / "checkpoint").write_bytes(checkpoint)
+    log = image / "commitlog" / f"{0:020}"
+    log.write_bytes(log.read_bytes()[:end].ljust(log.stat().st_size, b"\0"))
+    (image / "consumequeue" / "t" / "0" / f"{PER_FILE * 20:020}").unlink()
+    again = harness.open(image, verify_bytes=0)
+    assert (again.recovery.repaired, again.queue_range("t", 0)) == ((), (0, 10))
+
+
 def test_the_register_stays_short(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "SPARE_LINES", 10)
     store = harness.open(verify_bytes=0)

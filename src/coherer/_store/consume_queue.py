@@ -41,7 +41,15 @@ from typing import Final
 from coherer._common.paths import child
 from coherer._record.layout import FIXED_BYTES
 from coherer._record.system_topics import SCHEDULE_TOPIC
-from coherer._store.files import Files, HandleCache, UnsyncedFiles, file_name, file_offsets, zero
+from coherer._store.files import (
+    Files,
+    HandleCache,
+    Neighbours,
+    UnsyncedFiles,
+    file_name,
+    file_offsets,
+    zero,
+)
 from coherer._store.index_file import key_hasher
 from coherer._store.model import StoreOptions
 from coherer.errors import UsageError
@@ -369,9 +377,11 @@ class ConsumeQueue:
 
     def register(self, begin: int) -> None:
         """Have the next checkpoint add a file to the register; remove it if it is gone."""
-        first = begin // ENTRY_BYTES
-        before = self.entry(first - 1) if begin > self.first_file else None
-        self._pending.unsynced.named[self._path(begin)] = -1 if before is None else before[0]
+        number = begin // ENTRY_BYTES
+        before = self.entry(number - 1) if begin > self.first_file else None
+        first = self.entry(number)
+        places = (-1 if one is None else one[0] for one in (before, first))
+        self._pending.unsynced.named[self._path(begin)] = Neighbours(*places)
 
     def truncate(self, count: int) -> None:
         """Keep the entries before number `count`; remove the others from memory and files.

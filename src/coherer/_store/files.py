@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 from uuid import UUID
 
 from coherer._common.logs import Log
@@ -510,12 +510,23 @@ def needs_space(error: StoreFullError) -> bool:
     return cause is None or not is_out_of_handles(cause)
 
 
+class Neighbours(NamedTuple):
+    """The messages at the beginning of a file of a queue.
+
+    Args:
+        before: the log offset of the last one in the file before it; -1 without one.
+        first: the log offset of its first one; -1 if unknown.
+    """
+
+    before: int
+    first: int
+
+
 class UnsyncedFiles:
     """Files and directories that must be synced before the next checkpoint.
 
     Attributes:
-        named: files of queues that were created or deleted, and the log offsets of the messages
-            before them, for the register (`inventory`).
+        named: files of queues that were created or deleted, for the register (`inventory`).
     """
 
     __slots__ = ("directories", "files", "named")
@@ -523,7 +534,7 @@ class UnsyncedFiles:
     def __init__(self) -> None:
         self.files: set[Path] = set()
         self.directories: set[Path] = set()
-        self.named: dict[Path, int] = {}
+        self.named: dict[Path, Neighbours] = {}
 
     def merge(self, other: UnsyncedFiles) -> None:
         """Add the files and directories of `other`."""

@@ -14,8 +14,10 @@ messages have.
 
 Each line has a checksum, and adds or removes one file of a queue, or removes all of a topic. Lines
 are appended after the files were synced, and before the checkpoint covers their entries. With a
-file is noted where the last message before it is: the file before it is there as long as the log
-has this message, so that retention needs no line. A topic is removed before its files are.
+file is noted where the last message before it is, and where its first one is. The file before it is
+there as long as the log has the former, so that retention needs no line. A file is not missed
+before the checkpoint covers the latter: recovery may have cut it off, and the power failed before
+the next line. A topic is removed before its files are.
 
 After a Java broker has written the checkpoint, the register does not count: the broker may have
 deleted topics. A missing register, or a missing line, costs only the check; the next start writes
@@ -37,7 +39,7 @@ from coherer._common.checksum import crc32
 from coherer._common.decoding import decoder
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, QueueDirectory
-from coherer._store.files import Files
+from coherer._store.files import Files, Neighbours
 from coherer._store.index import IndexFileContent
 from coherer.errors import UsageError
 
@@ -157,58 +159,63 @@ def _crc(queue: ConsumeQueue, first: int, count: int) -> int:
     return value
 
 
-GONE: Final = -2
+GONE: Final = Neighbours(-2, -2)
 _ALL_FILES: Final = -1
 SPARE_LINES: Final = 1_000
 
-Registered = dict[str, dict[int, int]]
-"""By `topic/number`: the first entry of each file, and the log offset of the message before it."""
+Registered = dict[str, dict[int, Neighbours]]
+"""By `topic/number`: the files of each queue, by the number of their first entry."""
 
 
-def _line(name: str, first: int, before: int) -> bytes:
-    text = f"{name} {first} {before}".encode()
+def _line(name: str, number: int, places: Neighbours) -> bytes:
+    text = f"{name} {number} {places.before} {places.first}".encode()
     return b"%08x %s\n" % (crc32(text), text)
 
 
-def _parse(data: bytes) -> Iterator[tuple[str, int, int]]:
+def _parse(data: bytes) -> Iterator[tuple[str, int, Neighbours]]:
     for line in data.splitlines():
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % crc32(text):
-            name, first, before = text.decode().rsplit(" ", 2)
-            yield name, int(first), int(before)
+            name, *numbers = text.decode().rsplit(" ", 3)
+            number, before, first = map(int, numbers)
+            yield name, number, Neighbours(before, first)
 
 
 def decode(data: bytes) -> Registered:
     """Read the content of the file.
 
-    >>> decode(_line("t/0", 0, -1) + _line("t/0", 20, 5) + _line("t/1", 0, -1) + b"half a li")
-    {'t/0': {0: -1, 20: 5}, 't/1': {0: -1}}
-    >>> decode(_line("t/0", 0, -1) + _line("t/", -1, GONE))
+    >>> line = _line("t/0", 20, Neighbours(before=5, first=7))
+    >>> decode(line + b"half a li")
+    {'t/0': {20: Neighbours(before=5, first=7)}}
+    >>> decode(line + _line("t/", -1, GONE))
     {}
     """
     found: Registered = {}
     topics: dict[str, set[str]] = {}
-    for name, first, before in _parse(data):
+    for name, number, places in _parse(data):
         topic = name.rpartition("/")[0]
-        if first == _ALL_FILES:
+        if number == _ALL_FILES:
             for one in topics.pop(topic, ()):
                 found.pop(one, None)
-        elif before == GONE:
-            found.get(name, {}).pop(first, None)
+        elif places == GONE:
+            found.get(name, {}).pop(number, None)
         else:
-            found.setdefault(name, {})[first] = before
+            found.setdefault(name, {})[number] = places
             topics.setdefault(topic, set()).add(name)
     return {name: files for name, files in found.items() if files}
 
 
-def wanted(files: Mapping[int, int], log_begin: int) -> list[int]:
-    """The first entries of the files of a queue that cannot have been deleted by retention.
+def wanted(files: Mapping[int, Neighbours], log_begin: int) -> list[int]:
+    """The files of a queue that cannot have been deleted by retention.
 
-    >>> wanted({0: -1, 20: 500, 40: 900}, 600)
+    >>> files = {0: Neighbours(-1, 0), 20: Neighbours(500, 510), 40: Neighbours(900, 910)}
+    >>> wanted(files, log_begin=600)
     [20, 40]
     """
-    firsts = sorted(files)
-    return [one for one, after in pairwise(firsts) if files[after] >= log_begin] + firsts[-1:]
+    numbers = sorted(files)
+    return [one for one, after in pairwise(numbers) if files[after].before >= log_begin] + numbers[
+        -1:
+    ]
 
 
 class Register:
@@ -220,10 +227,11 @@ class Register:
         self._guard = threading.Lock()
         self._end = 0
 
-    def load(self, *, changing: bool = True) -> Registered:
-        """Read the file.
+    def load(self, covered: int, *, changing: bool = True) -> Registered:
+        """Return the files whose first entries a checkpoint covers.
 
         Args:
+            covered: the log offset before which all entries are on the disk.
             changing: whether the file may be written anew, without lines that have no effect.
 
         Raises:
@@ -242,7 +250,11 @@ class Register:
             lines = [_line(name, *one) for name, files in found.items() for one in files.items()]
             with suppress(OSError):  # on a full disk it stays long
                 self._replace(b"".join(lines))
-        return found
+        there = {
+            name: {number: places for number, places in files.items() if places.first < covered}
+            for name, files in found.items()
+        }
+        return {name: files for name, files in there.items() if files}
 
     def _replace(self, data: bytes) -> None:
         new = self._path.with_name(f"{REGISTER_FILE}.tmp")
@@ -257,11 +269,8 @@ class Register:
         self._files.sync_directory(self._path.parent)
         self._end = len(data)
 
-    def add(self, named: Mapping[Path, int]) -> None:
+    def add(self, named: Mapping[Path, Neighbours]) -> None:
         """Add files of queues that were created, and remove those that are gone.
-
-        Args:
-            named: their paths, and the log offsets of the messages before them.
 
         Raises:
             OSError: the disk failed.
@@ -271,9 +280,9 @@ class Register:
                 _line(
                     "/".join(path.parts[-3:-1]),
                     int(path.name) // ENTRY_BYTES,
-                    before if self._files.exists(path) else GONE,
+                    places if self._files.exists(path) else GONE,
                 )
-                for path, before in sorted(named.items())  # a simulated run makes the same calls
+                for path, places in sorted(named.items())  # a simulated run makes the same calls
             ]
             self._append(b"".join(lines))
 

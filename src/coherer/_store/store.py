@@ -277,9 +277,11 @@ class Store(Reader):
         self.recovery = replace(found.report.with_notes(notes), cuts=cuts)
 
     def _registered(self) -> Registered:
-        if self._checkpointer.checkpoint.offset is None:  # a Java broker has used the directory
+        covered = self._checkpointer.checkpoint.offset
+        if covered is None:  # a Java broker has used the directory
             self._register.discard()
-        return self._register.load()
+            return {}
+        return self._register.load(covered)
 
     def _mark_open(self) -> None:
         files, directory = self._files, self.directory

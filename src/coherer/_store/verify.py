@@ -120,7 +120,8 @@ class _Verification:
 
     def run(self) -> VerifyReport:
         known, queues = self._known, self._queues
-        registered = {} if self._checkpoint.offset is None else self._register.load(changing=False)
+        covered = self._checkpoint.offset
+        registered = {} if covered is None else self._register.load(covered, changing=False)
         comparison = inventory.Comparison(
             known, _ALL_BYTES, registered=registered, log_begin=self._log.begin
         )
