@@ -72,6 +72,7 @@ BLANK: Final = struct.Struct(">II")
 _IDENTITY: Final = struct.Struct(">II4xi4xq")
 """Size, magic number, queue id and queue offset."""
 _FEW: Final = 4
+"""For up to so many records a step for each of them costs less than preparing one pass."""
 _TAIL: Final = struct.Struct(">iqI")
 _LENGTH: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">H")
