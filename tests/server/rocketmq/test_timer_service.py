@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from coherer._server.rocketmq.broker import timers
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Draft, Store, StoreOptions
+from coherer._store.consume_queue import ENTRY_BYTES
 from coherer.errors import StoreFullError
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
@@ -381,9 +383,57 @@ async def test_entries_that_a_java_broker_rebuilt_hold_the_code_of_the_tag(node:
     await other.close()
 
 
-@pytest.mark.parametrize("limit", ["bytes", "hours"])
+def change(node: Node, due_ms: int, at: int, entry: bytes) -> None:
+    """Overwrite an entry of the queue of a time, at a position in bytes."""
+    node.store.flush_queues()
+    queue = str(due_ms // SLOT_MS % SLOTS)
+    [path] = (node.directory / "consumequeue" / TIMER_TOPIC / queue).iterdir()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(entry)
+
+
+def entry_of(node: Node, due_ms: int, offset: int) -> bytes:
+    queue = due_ms // SLOT_MS % SLOTS
+    [found] = node.store.entries(TIMER_TOPIC, queue, offset, 1)
+    return struct.pack(">QIq", found.physical_offset, found.size_bytes, found.code)
+
+
+@pytest.mark.parametrize("after_ms", [0, 7], ids=["same time", "another time"])
+async def test_an_entry_that_names_another_message(node: Node, after_ms: int) -> None:
+    begin_ms = node.clock.now_ms() + 1_000
+    for number in range(4):
+        await node.send(str(number), TIMER_DELIVER_MS=begin_ms + number * after_ms)
+    change(node, begin_ms, 2 * ENTRY_BYTES, entry_of(node, begin_ms, 1)[:8])
+    await node.until(3_000)
+    assert node.delivered() == ["0", "1", "3"]
+    assert node.core.foreign.bad[TIMER_TOPIC] == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("wrong_ms", [-20_000, 20_000, -SLOT_MS, 77 * DAY_MS, -(1 << 40)])
+async def test_an_entry_with_a_wrong_time(node: Node, wrong_ms: int, *, restart: bool) -> None:
+    now_ms = node.clock.now_ms()
+    due_ms = now_ms - now_ms % SLOT_MS + SLOT_MS + 100_000
+    await node.send("wrong", TIMER_DELIVER_MS=due_ms)
+    await node.send("right", TIMER_DELIVER_MS=due_ms + 1)
+    change(node, due_ms, 12, struct.pack(">q", due_ms + wrong_ms))
+    nodes = [node]
+    for left_ms in (30_000, 10_000, 1):
+        await nodes[-1].until(due_ms - left_ms - node.clock.now_ms() - 1, step_ms=1_000)
+        node.clock.advance(due_ms - left_ms - node.clock.now_ms())
+        await nodes[-1].tick()
+        assert nodes[-1].delivered() == []
+        nodes += [nodes[-1].killed(str(left_ms))] if restart else []
+    await nodes[-1].until(30_000)
+    assert sorted(nodes[-1].delivered()) == ["right", "wrong"]
+    for one in nodes[1:]:
+        await one.close()
+
+
+@pytest.mark.parametrize(("limit", "lost"), [("hours", 0), ("bytes", 0), ("hours", 1)])
 async def test_messages_wait_longer_than_the_log_keeps(
-    tmp_path: Path, clock: ManualClock, limit: str
+    tmp_path: Path, clock: ManualClock, limit: str, lost: int
 ) -> None:
     options = msgspec.structs.replace(
         OPTIONS,
@@ -394,6 +444,9 @@ async def test_messages_wait_longer_than_the_log_keeps(
     node = Node(tmp_path / "store", clock, options)
     for number in range(20):
         await node.send(str(number), TIMER_DELAY_MS=3 * DAY_MS - number)
+    for number in range(lost):  # entries that name no place in the log
+        due_ms = clock.now_ms() + 3 * DAY_MS - number
+        change(node, due_ms, number * ENTRY_BYTES, struct.pack(">Q", 1 << 40))
     for _ in range(3 * 24 * 4 - 1):
         clock.advance(HOUR_MS // 4)
         node.store.append([Draft("other", 0, bytes(900), b"") for _ in range(5)])
@@ -404,7 +457,7 @@ async def test_messages_wait_longer_than_the_log_keeps(
     assert node.delivered() == []
     other = node.killed("killed")
     await other.until(HOUR_MS // 4, 1_000)
-    assert other.delivered() == [str(number) for number in range(19, -1, -1)]
+    assert other.delivered() == [str(number) for number in range(19, lost - 1, -1)]
     rolls = int(decode(other.records()[0].properties)["TIMER_ROLL_TIMES"])
     assert 0 < rolls < 100
     await other.close()

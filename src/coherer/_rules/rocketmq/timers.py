@@ -198,6 +198,15 @@ def waiting(draft: Draft, due_ms: int, copy_from: str = "") -> Draft:
     )
 
 
+def due_ms_in(properties: bytes) -> int | None:
+    r"""When a waiting message is due, ms since 1970; None if it is not a waiting message.
+
+    >>> due_ms_in(b"TIMER_OUT_MS\x011700000000000")
+    1700000000000
+    """
+    return number_in(decode(properties).get(TIMER_OUT_MS))
+
+
 def rolled(record: Record) -> Draft | None:
     """Copy a waiting message for the end of the log; None if it is not a waiting message."""
     properties = decode(record.properties)
@@ -275,26 +284,17 @@ class TimedEntry(msgspec.Struct, frozen=True, order=True):
     offset: int
 
     @classmethod
-    def of(cls, entry: QueueEntry, properties: bytes | None = None) -> TimedEntry | None:
-        r"""Read an entry of a slot's queue.
+    def of(cls, entry: QueueEntry) -> TimedEntry | None:
+        """Read an entry of a slot's queue; None if it has no due time.
 
-        Args:
-            properties: the property text of its message, for an entry without a due time: a Java
-                broker that rebuilds consume queues puts the tag code there.
+        A Java broker that rebuilds consume queues puts the tag code there.
 
         >>> TimedEntry.of(QueueEntry(7, 800, 100, 1_700_000_000_000))
         TimedEntry(due_ms=1700000000000, offset=800)
         >>> TimedEntry.of(QueueEntry(7, 800, 100, 97)) is None
         True
-        >>> TimedEntry.of(QueueEntry(7, 800, 100, 97), b"TIMER_OUT_MS\x011700000000000")
-        TimedEntry(due_ms=1700000000000, offset=800)
         """
-        if entry.code >= _PLAUSIBLE_MS:
-            return cls(entry.code, entry.physical_offset)
-        if properties is None:
-            return None
-        due_ms = number_in(decode(properties).get(TIMER_OUT_MS))
-        return None if due_ms is None else cls(due_ms, entry.physical_offset)
+        return cls(entry.code, entry.physical_offset) if entry.code >= _PLAUSIBLE_MS else None
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]

@@ -12,6 +12,8 @@ Invariants:
 * A slot is passed only when all of its messages are delivered. If a message becomes visible in a
   slot that was passed, delivery goes back to that slot: `_arrived` looks at stored messages, not at
   submitted ones.
+* A damaged entry delivers no message early or twice. The time of a message is what its record says;
+  what waits behind an entry that names another message has to be found by `coherer verify`.
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are stored again at the end of the log, together with a mark. So
   a message may wait for three days in a log that keeps less. If a power cut takes the mark, the
@@ -40,6 +42,7 @@ from coherer._rules.rocketmq.timers import (
     TimedEntry,
     TimerError,
     copied_from,
+    due_ms_in,
     due_ms_of,
     mark,
     read_mark,
@@ -95,7 +98,7 @@ class _Slot:
         if self._next < end:
             entries = store.entries(TIMER_TOPIC, self.queue, self._next, ENTRIES_AT_ONCE)
             for entry in entries:
-                timed = _timed_entry(store, entry)
+                timed = _timed_entry(store, self.queue, entry)
                 if timed is None:
                     self._pass_over(entry)
                     continue
@@ -120,8 +123,13 @@ class _Slot:
         return self._place(self._heap[0]) if self._heap else None
 
     def pop(self) -> TimedEntry:
-        """Remove the entry that is due first."""
-        return self._place(heapq.heappop(self._heap))
+        """Remove the entry that is due first, and those that name the same message."""
+        key = heapq.heappop(self._heap)
+        found = self._place(key)
+        while self._heap and self._heap[0] == key:
+            heapq.heappop(self._heap)
+            self._foreign.pass_over(TIMER_TOPIC, found.offset, "Two entries name it.")
+        return found
 
     def _place(self, key: int) -> TimedEntry:
         offset = key & ((1 << _OFFSET_BITS) - 1)
@@ -320,11 +328,10 @@ class TimerService:
 
     def _next_slot(self, last: int) -> int:
         """The slot to go on with, up to `last`: after years, most are empty."""
-        entries = list(islice(self._oldest(), ENTRIES_AT_ONCE))
-        if len(entries) == ENTRIES_AT_ONCE:
+        found = list(islice(self._oldest(), ENTRIES_AT_ONCE))
+        if len(found) == ENTRIES_AT_ONCE:
             return self._first
-        found = [timed for one in entries if (timed := _timed_entry(self._store, one)) is not None]
-        return max(min([last, *(slot_of(timed.due_ms) for timed in found)]), self._first)
+        return max(min([last, *(slot_of(timed.due_ms) for timed, _ in found)]), self._first)
 
     def _slot(self, number: int) -> _Slot:
         slot = self._slots.get(number)
@@ -335,6 +342,7 @@ class TimerService:
     def _store_due(self, slot: _Slot, now_ms: int) -> bool:
         """Store due messages; returns whether there were any."""
         drafts: list[Draft] = []
+        later: list[Draft] = []
         last: TimedEntry | None = None
         budget = BYTES_AT_ONCE
         for _ in range(self._at_once):
@@ -344,11 +352,11 @@ class TimerService:
             last = slot.pop()
             draft = self._released(last, now_ms)
             if draft is not None:
-                drafts.append(draft)
+                (later if draft.topic == TIMER_TOPIC else drafts).append(draft)
                 budget -= len(draft.body) + len(draft.properties)
         if last is None:
             return False
-        self._submit(drafts, self._progress.delivered(last, slot.log_offset))
+        self._submit(drafts, self._progress.delivered(last, slot.log_offset), later)
         return True
 
     def _submit(
@@ -378,13 +386,34 @@ class TimerService:
         )
 
     def _released(self, timed: TimedEntry, now_ms: int) -> Draft | None:
+        """A due message; one that is due later, because its entry is wrong, waits again."""
         if timed.offset < self._progress.rolled_to:
             return None
         if self._is_void(timed.offset):
             return None
-        return self._core.foreign.at(
-            TIMER_TOPIC, timed.offset, lambda record: deliverable(released(record, now_ms))
-        )
+
+        def parse(record: Record) -> Draft | None:
+            if self._due_ms(record, timed) > now_ms:
+                return rolled(record)
+            return deliverable(released(record, now_ms))
+
+        return self._core.foreign.at(TIMER_TOPIC, timed.offset, parse)
+
+    def _due_ms(self, record: Record, timed: TimedEntry) -> int:
+        """When the message of an entry is due.
+
+        Raises:
+            UsageError: the record is another message.
+        """
+        due_ms = due_ms_in(record.properties) if record.topic == TIMER_TOPIC else None
+        if due_ms is not None:
+            if due_ms == timed.due_ms:
+                return due_ms
+            queue, store = record.queue_id, self._store
+            own = store.entries(TIMER_TOPIC, queue, record.queue_offset, 1)
+            if own and _timed_entry(store, queue, own[0]) == timed:
+                return due_ms
+        raise UsageError("It is another message: an entry of its queue is damaged.")
 
     # -- keeping messages whose files would be deleted
 
@@ -392,7 +421,7 @@ class TimerService:
         """The log offset of the first message that waits."""
         if self._is_slave():
             self._progress = self._newest_mark().mark or Progress()
-        return next((entry.physical_offset for entry in self._oldest()), None)
+        return next((timed.offset for timed, _ in self._oldest()), None)
 
     def _carry(self) -> None:
         """Store the waiting messages of files that will be deleted soon once more."""
@@ -401,32 +430,43 @@ class TimerService:
             return
         copies: list[Draft] = []
         dropped = False
+        last = -1
         size, end, room = 0, to, min(BYTES_AT_ONCE, self._store.holds.room())
-        for entry in self._oldest():
-            if entry.physical_offset >= to:
+        for timed, size_bytes in self._oldest():
+            if timed.offset >= to:
                 break
-            if size + entry.size_bytes > room or len(copies) >= self._at_once:
-                end = entry.physical_offset
+            if timed.offset == last:
+                continue  # two entries name it
+            if size + size_bytes > room or len(copies) >= self._at_once:
+                end = timed.offset
                 break
-            if self._is_void(entry.physical_offset):
+            if self._is_void(timed.offset):
                 dropped = True
                 continue
-            copy = self._core.foreign.at(TIMER_TOPIC, entry.physical_offset, rolled)
+            last = timed.offset
+            copy = self._copied(timed)
             if copy is not None:
                 copies.append(copy)
-                size += entry.size_bytes
+                size += size_bytes
         if not copies and not dropped:
             self._carried_to = end
         else:
             self._store.holds.carried(size)
             self._submit((), self._progress.rolling(end), copies)
 
-    def _oldest(self) -> Iterator[QueueEntry]:
-        """The waiting entries of all slots, in log order."""
-        chains = [self._waiting_in(queue) for queue in self._store.queues(TIMER_TOPIC)]
-        return heapq.merge(*chains, key=lambda entry: entry.physical_offset)
+    def _copied(self, timed: TimedEntry) -> Draft | None:
+        def parse(record: Record) -> Draft | None:
+            self._due_ms(record, timed)
+            return rolled(record)
 
-    def _waiting_in(self, queue: int) -> Iterator[QueueEntry]:
+        return self._core.foreign.at(TIMER_TOPIC, timed.offset, parse)
+
+    def _oldest(self) -> Iterator[tuple[TimedEntry, int]]:
+        """The waiting entries of all slots and the sizes of their messages, in log order."""
+        chains = [self._waiting_in(queue) for queue in self._store.queues(TIMER_TOPIC)]
+        return heapq.merge(*chains, key=lambda one: one[0].offset)
+
+    def _waiting_in(self, queue: int) -> Iterator[tuple[TimedEntry, int]]:
         if queue >= MARKS:
             return
         first, end = self._store.queue_range(TIMER_TOPIC, queue)
@@ -434,10 +474,12 @@ class TimerService:
         while offset < end:
             entries = self._store.entries(TIMER_TOPIC, queue, offset, count)
             for entry in entries:
-                timed = _timed_entry(self._store, entry)
+                timed = _timed_entry(self._store, queue, entry)
+                if timed is not None and timed.offset >= self._store.end_offset:
+                    timed = None  # it is damaged, and would hide those behind it
                 if timed is not None and not self._progress.has(timed):
                     done = False
-                    yield entry
+                    yield timed, entry.size_bytes
                 elif done:
                     self._waits_from[queue] = entry.offset + 1
             offset = entries[-1].offset + 1 if entries else end
@@ -486,21 +528,22 @@ class TimerService:
                 continue
             first = store.first_behind(TIMER_TOPIC, queue, progress.known_to)
             for entry in store.entries(TIMER_TOPIC, queue, first, 1):
-                timed = _timed_entry(store, entry)
+                timed = _timed_entry(store, queue, entry)
                 if timed is not None:
                     slots.append(slot_of(timed.due_ms))
         return min(slots)
 
 
-def _timed_entry(store: Store, entry: QueueEntry) -> TimedEntry | None:
-    """The waiting message of an entry; None if it is not one."""
+def _timed_entry(store: Store, queue: int, entry: QueueEntry) -> TimedEntry | None:
+    """The waiting message of a queue's entry; None if it is not one."""
     if entry.size_bytes == BLANK_SIZE:
         return None
     timed = TimedEntry.of(entry)
-    if timed is not None:
-        return timed
+    if timed is not None and slot_of(timed.due_ms) % SLOTS == queue:
+        return timed  # otherwise the entry is damaged
     record = store.record_at(entry.physical_offset)
-    return None if record is None else TimedEntry.of(entry, bytes(properties_of(record)))
+    due_ms = None if record is None else due_ms_in(bytes(properties_of(record)))
+    return None if due_ms is None else TimedEntry(due_ms, entry.physical_offset)
 
 
 def _mark_of(record: Record) -> Progress | None:
