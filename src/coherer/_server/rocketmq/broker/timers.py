@@ -12,8 +12,8 @@ Invariants:
 * A slot is passed only when all of its messages are delivered. If a message becomes visible in a
   slot that was passed, delivery goes back to that slot: `_arrived` looks at stored messages, not at
   submitted ones.
-* A damaged entry delivers no message early or twice. The time of a message is what its record says;
-  what waits behind an entry that names another message has to be found by `coherer verify`.
+* A damaged entry delivers no message early or twice. The time of a message is what its record says.
+  If an entry names another message, its own counts as damaged.
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are stored again at the end of the log, together with a mark. So
   a message may wait for three days in a log that keeps less. If a power cut takes the mark, the
