@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from time_left import end_of
 
-from tests.simulation.mutants import MUTANTS, found_by_seed
+from tests.simulation.mutants import MUTANTS, found_by
 from tests.simulation.picture import picture
 from tests.simulation.plan import FORMS, Plan, plan
 from tests.simulation.shrink import shrink
@@ -190,7 +190,8 @@ def measure_mutants(first: int, seeds: int, protocols: Sequence[str], form: str)
     for name, mutant in sorted(MUTANTS.items()):
         if mutant.protocol not in protocols:
             continue
-        found = found_by_seed(mutant, range(first, first + seeds), form)
+        runs = (plan(seed, mutant.protocol, form) for seed in range(first, first + seeds))
+        found = found_by(mutant, runs)
         missed += found is None
         text = f"not within {seeds}" if found is None else f"seed {found[0]}, by {found[1]}"
         print(f"| {name} | {mutant.protocol} | {text} |", flush=True)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.checker import judge
 from tests.simulation.mutants import clients, masters, operators, readers, servers, storage
-from tests.simulation.plan import plan
+from tests.simulation.plan import Plan
 from tests.simulation.workload import run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -46,14 +46,12 @@ def _all() -> dict[str, Mutant]:
 MUTANTS: Final = _all()
 
 
-def found_by_seed(
-    mutant: Mutant, seeds: Iterable[int], form: str = "short"
-) -> tuple[int, str] | None:
+def found_by(mutant: Mutant, runs: Iterable[Plan]) -> tuple[int, str] | None:
     """The first seed that finds a planted bug, and the checks that do; None if none finds it."""
-    for seed in seeds:
+    for one in runs:
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
-            history, _ = run(plan(seed, mutant.protocol, form))
+            history, _ = run(one)
         if wrong := judge(history):
-            return seed, ", ".join(dict.fromkeys(one.check for one in wrong))
+            return one.seed, ", ".join(dict.fromkeys(each.check for each in wrong))
     return None
