@@ -5,6 +5,7 @@ See docs/protocol/rocketmq.md, section 6.6.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from coherer._server.rocketmq.broker.delays import DELAY_FILE, ENTRIES_AT_ONCE, 
 from coherer._store import Draft, Store, StoreOptions
 from coherer._store.consume_queue import ENTRY_BYTES
 from coherer.testing import ManualClock
+from tests.copies import copy_tree
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
 
@@ -193,6 +195,34 @@ async def test_a_wrong_entry_delivers_no_other_message_twice(node: Node) -> None
     await node.until(2_000)
     assert node.delivered() == ["0", "1", "2", "4"]
     assert node.core.foreign.bad[SCHEDULE_TOPIC] == 1
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("bit", [6, 12, 20, 35, 40])
+async def test_a_wrong_time_makes_no_message_early_or_late(
+    node: Node, tmp_path: Path, bit: int, *, older: bool
+) -> None:
+    for number in range(4):
+        node.send(str(number), 4)
+        await node.until(1_000)
+    node.store.flush_queues()
+    [entry] = node.store.entries(SCHEDULE_TOPIC, 3, 1, 1)
+    [path] = (node.store.directory / "consumequeue" / SCHEDULE_TOPIC / "3").iterdir()
+    with path.open("r+b") as file:
+        file.seek(1 * ENTRY_BYTES + 12)
+        file.write(struct.pack(">q", entry.code ^ (1 << bit)))
+    other = (
+        Node(copy_tree(tmp_path, tmp_path.with_name(f"{tmp_path.name} copied")), node.clock)
+        if older
+        else node
+    )
+    await other.until(25_900)
+    for number in range(4):
+        assert other.delivered() == [str(before) for before in range(number)]
+        await other.until(1_000)
+    assert other.delivered() == ["0", "1", "2", "3"]
+    if older:
+        await other.close()
 
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, -5_000, 5_000, 3_600_000])

@@ -141,6 +141,27 @@ def due_ms(entry: QueueEntry, times: ClockHistory, delay_ms: int) -> int:
     return due
 
 
+def corrected(entry: QueueEntry, store_ms: int, delay_ms: int) -> QueueEntry:
+    """The entry, with the delivery time that its message tells if a bit of its own has flipped.
+
+    Delays are whole seconds, so this shows. Those of the levels may have been other ones when the
+    message was stored.
+
+    Args:
+        entry: an entry of the schedule topic.
+        store_ms: when its message was stored, by the time of day.
+        delay_ms: the level's delay.
+
+    >>> entries = [QueueEntry(0, 0, 100, code) for code in (7_000, 8_000, 7_064)]
+    >>> [corrected(entry, 5_000, 2_000).code for entry in entries]
+    [7000, 8000, 7000]
+    """
+    wait_ms = entry.code - store_ms
+    if wait_ms == delay_ms or (wait_ms >= 0 and wait_ms % 1_000 == 0):
+        return entry
+    return entry._replace(code=store_ms + delay_ms)
+
+
 def due_count(
     entries: Sequence[QueueEntry], now_ms: int, due_at: Callable[[QueueEntry], int]
 ) -> tuple[int, int | None]:

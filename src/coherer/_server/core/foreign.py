@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from coherer._common.logs import Log
-from coherer._record.layout import Buffer, Record, decode, is_message
+from coherer._record.layout import Buffer, Record, decode, is_message, store_ms_of
 from coherer._store import Draft, Store
 from coherer._store.consume_queue import is_valid_queue
 from coherer.errors import CohererError, DamagedStoreError, StoreError, UsageError
@@ -91,12 +91,16 @@ class ForeignRecords:
         if view is None:
             self.pass_over(topic, offset, "It is missing or damaged.")
             return None
-        head = bytes((len(topic),)) + topic.encode()
-        if place is not None and not is_message(view, 0, len(view), head, *place):
+        if place is not None and not _is_at(view, topic, place):
             text = "It is another message: the entry of queue {} at offset {} is damaged."
             self.pass_over(topic, offset, text.format(*place))
             return None
         return self._parse(topic, offset, view, parse)
+
+    def stored_ms(self, topic: str, offset: int, place: tuple[int, int]) -> int | None:
+        """When the record at a log offset was stored; None if it is not the message of `place`."""
+        view = self._store.record_at(offset)
+        return None if view is None or not _is_at(view, topic, place) else store_ms_of(view)
 
     def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> Newest[T]:
         """Parse the last valid mark of a queue."""
@@ -168,3 +172,8 @@ class ForeignRecords:
         if found is None:
             self.pass_over(topic, record.physical_offset, "Its content is invalid.")
         return found
+
+
+def _is_at(view: Buffer, topic: str, place: tuple[int, int]) -> bool:
+    """Whether a record is the message of a queue at an offset."""
+    return is_message(view, 0, len(view), bytes((len(topic),)) + topic.encode(), *place)

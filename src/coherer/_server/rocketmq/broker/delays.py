@@ -18,6 +18,8 @@ Invariants:
   files that are to be deleted soon are carried forward: they become timed messages that are due at
   the same time. If a power cut takes the mark, these do not count (`_rules.rocketmq.timers`).
 
+* A damaged entry costs its own message: no other one is early, waits for it, or is delivered twice.
+
 Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
 """
 
@@ -33,7 +35,14 @@ from coherer._common.logs import Log
 from coherer._record.layout import Record
 from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TIMER_TOPIC
 from coherer._rules.common.origins import Origin
-from coherer._rules.rocketmq.delays import MARKS, DelayPositions, due_count, due_ms, released
+from coherer._rules.rocketmq.delays import (
+    MARKS,
+    DelayPositions,
+    corrected,
+    due_count,
+    due_ms,
+    released,
+)
 from coherer._server.core.core import Core
 from coherer._server.core.foreign import deliverable
 from coherer._server.rocketmq.broker.timers import TimerService
@@ -196,8 +205,7 @@ class DelayService:
     def _gather(self, delivery: _Delivery, level: int, now_ms: int) -> None:
         """Add a level's due messages to a delivery, as long as there is room."""
         entries = self._entries(level, self.positions[level], self._at_once)
-        times, delay_ms = self._core.store.clock_history, self._levels_ms[level - 1]
-        count, next_ms = due_count(entries, now_ms, lambda entry: due_ms(entry, times, delay_ms))
+        count, next_ms = due_count(entries, now_ms, lambda one: self._due_ms(level, one, now_ms))
         if count == 0 and next_ms is not None:
             self._next_ms[level] = next_ms
             return
@@ -206,6 +214,26 @@ class DelayService:
             if delivery.is_full:
                 break
             delivery.add(level, entry, self._released(level, entry))
+
+    def _leads_to_the_log(self, entry: QueueEntry) -> bool:
+        if entry.size_bytes == BLANK_SIZE:
+            return False
+        return entry.physical_offset < self._core.store.end_offset  # otherwise it is damaged
+
+    def _due_ms(self, level: int, entry: QueueEntry, now_ms: int) -> int:
+        """When the message of an entry is due; now, if the entry does not lead to it.
+
+        So no other message waits for a damaged one.
+        """
+        place, delay_ms = (level - 1, entry.offset), self._levels_ms[level - 1]
+        stored_ms = self._core.foreign.stored_ms(SCHEDULE_TOPIC, entry.physical_offset, place)
+        if stored_ms is None:
+            return now_ms
+        times = self._core.store.clock_history
+        due = due_ms(corrected(entry, stored_ms, delay_ms), times, delay_ms)
+        if due <= now_ms + delay_ms:
+            return due
+        return min(due, due_ms(entry, times, delay_ms))  # a bit of the message's time has flipped
 
     def _submit(self, delivery: _Delivery) -> None:
         """Store messages, and the mark that records their delivery."""
@@ -271,7 +299,7 @@ class DelayService:
         found: list[int] = []
         for level in range(1, len(self._levels_ms) + 1):
             entries = self._entries(level, self.positions[level], ENTRIES_AT_ONCE)
-            real = [entry.physical_offset for entry in entries if entry.size_bytes != BLANK_SIZE]
+            real = [one.physical_offset for one in entries if self._leads_to_the_log(one)]
             found += real[:1] or ([0] if entries else [])
         return min(found, default=None)
 
@@ -296,11 +324,10 @@ class DelayService:
         self, delivery: _Delivery, timers: TimerService, level: int, to: int, now_ms: int
     ) -> bool:
         """Add a level's messages before a log offset; returns whether none is left."""
-        times, delay_ms = self._core.store.clock_history, self._levels_ms[level - 1]
         for entry in self._entries(level, delivery.positions[level], ENTRIES_AT_ONCE):
-            if entry.size_bytes != BLANK_SIZE and entry.physical_offset >= to:
+            if to <= entry.physical_offset and self._leads_to_the_log(entry):
                 return True
-            wait_ms = max(due_ms(entry, times, delay_ms) - now_ms, 0)
+            wait_ms = max(self._due_ms(level, entry, now_ms) - now_ms, 0)
             if delivery.is_full or wait_ms > limits.TIMER_DELAY_MS_MAX:
                 return False
             draft = self._released(level, entry)
