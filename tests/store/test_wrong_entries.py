@@ -19,8 +19,9 @@ QUEUES = [("t", 0), ("u", 0), ("t", 1)]
 
 
 def entry(directory: Path, topic: str, number: int, at: int) -> bytes:
-    [path] = (directory / "consumequeue" / topic / str(number)).iterdir()
-    return path.read_bytes()[at * ENTRY_BYTES :][:ENTRY_BYTES]
+    files = sorted((directory / "consumequeue" / topic / str(number)).iterdir())
+    data = b"".join(path.read_bytes() for path in files)
+    return data[at * ENTRY_BYTES :][:ENTRY_BYTES]
 
 
 def of_another_topic(directory: Path) -> bytes:
@@ -95,10 +96,17 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def damage(directory: Path, wrong: str) -> None:
-    [path] = (directory / "consumequeue" / "t" / "0").iterdir()
-    with path.open("r+b") as file:
-        file.seek(AT * ENTRY_BYTES)
-        file.write(WRONG[wrong](directory))
+    write_entry(directory, AT, WRONG[wrong](directory))
+
+
+def write_entry(directory: Path, at: int, data: bytes) -> None:
+    """Write an entry of queue 0 of the topic t."""
+    queue = directory / "consumequeue" / "t" / "0"
+    files = {int(path.name): path for path in queue.iterdir()}
+    begin = max(one for one in files if one <= at * ENTRY_BYTES)
+    with files[begin].open("r+b") as file:
+        file.seek(at * ENTRY_BYTES - begin)
+        file.write(data)
 
 
 @pytest.mark.usefixtures("_way")
@@ -135,3 +143,53 @@ def test_verify_finds_a_wrong_entry_and_repairs_it(harness: Any, store: Store, w
     repair(store.directory)
     assert verify_store(store.directory).problems == []
     assert harness.everything(harness.open()) == expected
+
+
+@pytest.mark.parametrize("nearest", [False, True])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_entry_changes_no_other_offset_of_a_time(
+    harness: Any, wrong: str, *, nearest: bool
+) -> None:
+    store, began_ms = harness.open(), harness.clock.ms
+    for number in range(COUNT):
+        store.append([harness.draft(number, *place) for place in QUEUES])
+        harness.clock.ms += 1_000
+    store.flush_queues()
+    damage(store.directory, wrong)
+    for number in range(COUNT):
+        at = store.offset_at_time("t", 0, began_ms + 1_000 * number, nearest=nearest)
+        assert at == number or number == AT
+
+
+@pytest.mark.parametrize("at", range(COUNT))
+def test_a_wrong_time_of_a_message_changes_no_other_offset_of_a_time(harness: Any, at: int) -> None:
+    store, began_ms = harness.open(), harness.clock.ms
+    for number in range(COUNT):
+        store.append([harness.draft(number)])
+        harness.clock.ms += 1_000
+    store.flush_queues()
+    place, _, _ = ENTRY.unpack(entry(store.directory, "t", 0, at))
+    [path] = (store.directory / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        file.seek(place + 56)  # the time when it was stored
+        file.write(bytes(8))
+    found = [store.offset_at_time("t", 0, began_ms + 1_000 * number) for number in range(COUNT)]
+    assert [one for one in range(COUNT) if found[one] != one] in ([], [at])
+
+
+@pytest.mark.parametrize("wrong", range(14, 30))
+def test_retention_keeps_what_is_behind_an_entry_that_names_a_deleted_place(
+    harness: Any, wrong: int
+) -> None:
+    store = harness.open()
+    for number in range(60):
+        store.append([harness.draft(number, "tu"[number % 2], size=1_000)])
+    store.close()
+    store = harness.open(retention_bytes=40_000, retention_hours=None)
+    before = harness.everything(store)
+    _, size, code = ENTRY.unpack(entry(store.directory, "t", 0, wrong))
+    write_entry(store.directory, wrong, ENTRY.pack(0, size, code))
+    assert store.delete_expired(harness.clock.ms)
+    assert store.queue_range("t", 0) == (14 + (wrong == 14), 30)
+    after = harness.everything(store)["t", 0]
+    assert after == {at: before["t", 0][at] for at in range(14, 30) if at != wrong}

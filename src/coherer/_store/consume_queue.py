@@ -537,6 +537,9 @@ class ConsumeQueue:
     ) -> int:
         """Return the first entry from `min` on for which `holds` is true, or `max`.
 
+        A bit may have flipped in an entry, or in the time of its message. So entries that are close
+        are asked, too, and may outvote one; in doubt `holds` is true, which skips nothing.
+
         Args:
             holds: called with (index, log offset, size). It is false up to some entry and true
                 from there on, or None if it cannot tell. In that case, and for blanks, the search
@@ -550,11 +553,28 @@ class ConsumeQueue:
             while answer is None and at > low:
                 at = max(self.before_gap(at) - 1, low)
                 answer = self._evaluate(holds, at, missing)
-            if answer:
+            if answer is not None and self._confirm(holds, at, missing, answer=answer):
                 high = at
             else:
                 low = middle + 1
         return low
+
+    def _confirm(
+        self,
+        holds: Callable[[int, int, int], bool | None],
+        at: int,
+        missing: bool | None,
+        *,
+        answer: bool,
+    ) -> bool:
+        """Return the answer for an entry, or the opposite if others contradict it."""
+        others = (at + 1, at + 2) if answer else (at - 1, at + 1)
+        asked = [one for one in others if self.min <= one < self.max]
+        if at == self.min or len(asked) < 1 + answer:
+            return answer
+        opposite = not answer
+        contradict = all(self._evaluate(holds, one, missing) is opposite for one in asked)
+        return opposite if contradict else answer
 
     def _evaluate(
         self, holds: Callable[[int, int, int], bool | None], index: int, missing: bool | None

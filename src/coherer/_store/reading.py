@@ -31,7 +31,6 @@ from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import BLANK_SIZE, ENTRY, GAP_CODE, ConsumeQueue
 from coherer._store.index import KeyIndex
 from coherer._store.model import QueueEntry, ReadResult, ReadStatus
-from coherer.errors import DamagedStoreError
 
 SCAN_ENTRIES: Final = 16_000
 """A filter that lets nothing through looks at this many entries per read, as in Java."""
@@ -366,8 +365,8 @@ def place_of(queue: ConsumeQueue | None, offset: int) -> int | None:
 def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: bool) -> int:
     """Find a queue offset by store time; see `Store.offset_at_time`."""
 
-    def is_later(_: int, offset: int, size: int) -> bool | None:
-        stored_ms = _store_ms(log, offset, size)
+    def is_later(index: int, offset: int, size: int) -> bool | None:
+        stored_ms = _store_ms(log, queue, index, offset, size)
         return None if stored_ms is None else stored_ms >= ms
 
     found = queue.first_where(is_later)
@@ -387,18 +386,20 @@ def _time_of(log: CommitLog, queue: ConsumeQueue, index: int) -> int | None:
     entry = queue.entry(index) if index < queue.max else None
     if entry is None or entry[1] == BLANK_SIZE:
         return None
-    return _store_ms(log, entry[0], entry[1])
+    return _store_ms(log, queue, index, entry[0], entry[1])
 
 
-def _store_ms(log: CommitLog, offset: int, size: int) -> int | None:
+def _store_ms(
+    log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int
+) -> int | None:
+    """When the message of an entry was stored; None if it is damaged."""
     segment = log.segment_at(offset)
     if segment is None or not log.begin <= offset < log.shown or log.is_damaged(offset):
         return None
-    here = offset - segment.begin
-    try:
-        return store_ms_of(log.view_of(segment)[here : here + size])
-    except (DamagedStoreError, IndexError):
+    view, here = log.view_of(segment), offset - segment.begin
+    if not is_message(view, here, size, queue.topic_head, queue.queue_id, index):
         return None
+    return store_ms_of(view, here)
 
 
 def search_key(
