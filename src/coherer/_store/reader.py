@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from coherer._store import reading
 from coherer._store.commit_log import CommitLog
-from coherer._store.consume_queue import QueueDirectory
+from coherer._store.consume_queue import BLANK_SIZE, QueueDirectory
 from coherer._store.files import store_error, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.model import QueueEntry, ReadResult, RecoveryReport
@@ -147,6 +147,13 @@ class Reader:
         self._check_open()
         with _reading(topic, queue_id):
             return reading.entries(self._queues.get((topic, queue_id)), offset, count)
+
+    def leads_to_log(self, entry: QueueEntry) -> bool:
+        """Whether an entry leads to a place in the log.
+
+        A blank or a damaged one does not, nor, for a moment, one that is being shown to readers.
+        """
+        return entry.size_bytes != BLANK_SIZE and entry.physical_offset < self.end_offset
 
     def after_blanks(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the first offset from one on where a queue has a message; its next one if none."""

@@ -215,21 +215,18 @@ class DelayService:
                 break
             delivery.add(level, entry, self._released(level, entry))
 
-    def _leads_to_the_log(self, entry: QueueEntry) -> bool:
-        if entry.size_bytes == BLANK_SIZE:
-            return False
-        return entry.physical_offset < self._core.store.end_offset  # otherwise it is damaged
-
     def _due_ms(self, level: int, entry: QueueEntry, now_ms: int) -> int:
         """When the message of an entry is due; now, if the entry does not lead to it.
 
         So no other message waits for a damaged one.
         """
-        place, delay_ms = (level - 1, entry.offset), self._levels_ms[level - 1]
+        store, delay_ms = self._core.store, self._levels_ms[level - 1]
+        place, times = (level - 1, entry.offset), store.clock_history
         stored_ms = self._core.foreign.stored_ms(SCHEDULE_TOPIC, entry.physical_offset, place)
         if stored_ms is None:
-            return now_ms
-        times = self._core.store.clock_history
+            if entry.physical_offset < store.end_offset:
+                return now_ms
+            return min(due_ms(entry, times, delay_ms), now_ms + delay_ms)  # it may just arrive
         due = due_ms(corrected(entry, stored_ms, delay_ms), times, delay_ms)
         if due <= now_ms + delay_ms:
             return due
@@ -296,10 +293,10 @@ class DelayService:
 
     def _needed(self) -> int | None:
         """The log offset of the first message that waits."""
-        found: list[int] = []
+        store, found = self._core.store, list[int]()
         for level in range(1, len(self._levels_ms) + 1):
             entries = self._entries(level, self.positions[level], ENTRIES_AT_ONCE)
-            real = [one.physical_offset for one in entries if self._leads_to_the_log(one)]
+            real = [one.physical_offset for one in entries if store.leads_to_log(one)]
             found += real[:1] or ([0] if entries else [])
         return min(found, default=None)
 
@@ -324,8 +321,11 @@ class DelayService:
         self, delivery: _Delivery, timers: TimerService, level: int, to: int, now_ms: int
     ) -> bool:
         """Add a level's messages before a log offset; returns whether none is left."""
-        for entry in self._entries(level, delivery.positions[level], ENTRIES_AT_ONCE):
-            if to <= entry.physical_offset and self._leads_to_the_log(entry):
+        entries = self._entries(level, delivery.positions[level], ENTRIES_AT_ONCE)
+        for number, entry in enumerate(entries):
+            # Places increase: if one before `to` follows, the entry is damaged.
+            following = [one for one in entries[number:] if one.size_bytes != BLANK_SIZE]
+            if following and all(one.physical_offset >= to for one in following):
                 return True
             wait_ms = max(self._due_ms(level, entry, now_ms) - now_ms, 0)
             if delivery.is_full or wait_ms > limits.TIMER_DELAY_MS_MAX:
@@ -340,5 +340,4 @@ class DelayService:
                 if draft is None:  # too many timed messages are due then
                     return False
             delivery.add(level, entry, draft)
-        following = self._entries(level, delivery.positions[level], 1)
-        return not following
+        return not self._entries(level, delivery.positions[level], 1)

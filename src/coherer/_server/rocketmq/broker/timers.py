@@ -475,11 +475,10 @@ class TimerService:
             entries = self._store.entries(TIMER_TOPIC, queue, offset, count)
             for entry in entries:
                 timed = _timed_entry(self._store, queue, entry)
-                if timed is not None and timed.offset >= self._store.end_offset:
-                    timed = None  # it is damaged, and would hide those behind it
                 if timed is not None and not self._progress.has(timed):
                     done = False
-                    yield timed, entry.size_bytes
+                    if self._store.leads_to_log(entry):  # otherwise it would hide those behind it
+                        yield timed, entry.size_bytes
                 elif done:
                     self._waits_from[queue] = entry.offset + 1
             offset = entries[-1].offset + 1 if entries else end

@@ -555,7 +555,7 @@ class TransactionService:
         at = self._offset_of(HALF_TOPIC) if self._is_slave() else self._ledger.half_offset
         while entries := store.entries(HALF_TOPIC, 0, at, RECORDS_AT_ONCE):
             for entry in entries:
-                if entry.size_bytes != BLANK_SIZE:
+                if store.leads_to_log(entry):
                     return entry.physical_offset
             at = entries[-1].offset + 1
         return None
