@@ -64,7 +64,8 @@ def feed(client: Client | RocketClient, topic: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-    assert failures == []
+    for failure in failures:
+        raise failure
 
 
 def finish(spark: SparkSession, format_: str, url: str, topic: str, home: Path) -> Counter[int]:
