@@ -537,8 +537,9 @@ class ConsumeQueue:
     ) -> int:
         """Return the first entry from `min` on for which `holds` is true, or `max`.
 
-        A bit may have flipped in an entry, or in the time of its message. So entries that are close
-        are asked, too, and may outvote one; in doubt `holds` is true, which skips nothing.
+        A bit may have flipped in an entry, or in the time of its message. If entries that are close
+        to the result contradict it, each answer is asked for again, and may be outvoted; in doubt
+        `holds` is true.
 
         Args:
             holds: called with (index, log offset, size). It is false up to some entry and true
@@ -546,45 +547,41 @@ class ConsumeQueue:
                 asks the entry before, or the last one before the gap.
             missing: the result of `holds` for an entry whose file is missing or too short.
         """
+
+        def ask(index: int) -> bool | None:
+            if not self.min <= index < self.max:
+                return None
+            entry = self.entry(index)
+            if entry is None:
+                return missing
+            return None if entry[1] == BLANK_SIZE else holds(index, entry[0], entry[1])
+
+        def outvoted(index: int) -> bool | None:
+            answer = ask(index)
+            if answer and ask(index + 1) is ask(index + 2) is False and index > self.min:
+                return False
+            if answer is False and ask(index - 1) and ask(index + 1) is not False:
+                return True
+            return answer
+
+        found = self._search(ask)
+        if ask(found - 2) or ask(found + 1) is False:
+            found = self._search(outvoted)
+        return found
+
+    def _search(self, ask: Callable[[int], bool | None]) -> int:
         low, high = self.min, self.max
         while low < high:
             middle = at = (low + high) // 2
-            answer = self._evaluate(holds, at, missing)
+            answer = ask(at)
             while answer is None and at > low:
                 at = max(self.before_gap(at) - 1, low)
-                answer = self._evaluate(holds, at, missing)
-            if answer is not None and self._confirm(holds, at, missing, answer=answer):
+                answer = ask(at)
+            if answer:
                 high = at
             else:
                 low = middle + 1
         return low
-
-    def _confirm(
-        self,
-        holds: Callable[[int, int, int], bool | None],
-        at: int,
-        missing: bool | None,
-        *,
-        answer: bool,
-    ) -> bool:
-        """Return the answer for an entry, or the opposite if others contradict it."""
-        others = (at + 1, at + 2) if answer else (at - 1, at + 1)
-        asked = [one for one in others if self.min <= one < self.max]
-        if at == self.min or len(asked) < 1 + answer:
-            return answer
-        opposite = not answer
-        contradict = all(self._evaluate(holds, one, missing) is opposite for one in asked)
-        return opposite if contradict else answer
-
-    def _evaluate(
-        self, holds: Callable[[int, int, int], bool | None], index: int, missing: bool | None
-    ) -> bool | None:
-        entry = self.entry(index)
-        if entry is None:
-            return missing
-        if entry[1] == BLANK_SIZE:
-            return None
-        return holds(index, entry[0], entry[1])
 
     def hide(self, index: int) -> None:
         """Start the queue at an entry for readers; the files keep those before it."""
