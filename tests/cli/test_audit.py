@@ -80,7 +80,7 @@ def test_a_topic_that_does_not_exist_is_not_whole(
     for url in (coherer_node.url, coherer_node.rocketmq_url):
         result = audit("no-such-topic", "--url", url)
         assert result.exit_code == 1
-        assert "Create it first" in result.stderr
+        assert "Check its name, or create it" in result.stderr
     with embedded_node(tmp_path / "node"):
         pass
     result = audit("no-such-topic", "--store", tmp_path / "node")

@@ -1568,6 +1568,7 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
             offsets: new offsets by queue.
 
         Raises:
+            UsageError: no group can have this name.
             UnavailableError: a broker has no master, and nothing was set; or one does not answer.
         """
         self._portal.call(lambda: self._inner.set_offsets(group, offsets))
@@ -1587,7 +1588,7 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
             The offsets by queue.
 
         Raises:
-            UsageError: the position is invalid.
+            UsageError: the position is invalid, or no group can have this name.
             RefusedError: the topic does not exist, or a member is too old to be reset; the stored
                 offsets are reset nevertheless.
             UnavailableError: a broker has no master, and nothing was reset; or one does not answer.
@@ -1598,6 +1599,7 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         """Copy the offsets of one group to another.
 
         Raises:
+            UsageError: no group can have the name of the target.
             RefusedError: the topic does not exist.
             UnavailableError: a broker has no master, and nothing was copied; or one does not
                 answer.

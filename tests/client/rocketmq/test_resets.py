@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 import coherer
+from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.testing import SimulatedNode
 
@@ -46,3 +49,19 @@ async def test_an_offset_beyond_the_end_skips_no_later_message(
                 seen += batch.bodies()
                 batch.ack()
     assert seen == [b"42"] * 3
+
+
+@pytest.mark.parametrize("name", [" ", "a b", "DEFAULT_CONSUMER"])
+async def test_a_name_that_no_group_can_have_gets_no_offsets(
+    coherer_simulated: SimulatedNode, name: str
+) -> None:
+    async with coherer.connect(coherer_simulated.rocketmq_url) as client:
+        groups = client.admin().groups
+        coherer_simulated.create_topic("orders")
+        for changed in (
+            groups.reset_offsets(name, "orders", "earliest"),
+            groups.set_offsets(name, {}),
+            groups.copy_offsets("shop", name, "orders"),
+        ):
+            with pytest.raises(UsageError, match="group name"):
+                await changed

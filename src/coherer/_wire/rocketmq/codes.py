@@ -256,7 +256,7 @@ class TopicNotExistError(_CodedError):
 
     result = ResponseCode.TOPIC_NOT_EXIST
     meaning = "The topic does not exist."
-    advice = "Create it first."
+    advice = "Check its name, or create it."
 
 
 class PullNotFoundError(_CodedError):
@@ -319,7 +319,7 @@ class GroupNotExistError(_CodedError):
 
     result = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     meaning = "The group does not exist."
-    advice = "Create it first."
+    advice = "Check its name, or create it."
 
 
 class FilterDataNotExistError(_CodedError):

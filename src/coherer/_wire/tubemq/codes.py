@@ -217,7 +217,7 @@ class TopicNotDeployedError(_CodedError):
 
     result = ResultCode.TOPIC_NOT_DEPLOYED
     meaning = "A topic does not exist."
-    advice = "Create it first."
+    advice = "Check its name, or create it."
 
 
 class GroupForbiddenError(_CodedError, AuthorizationError):

@@ -172,8 +172,10 @@ class GroupAdmin(Part):
             offsets: new offsets by queue.
 
         Raises:
+            UsageError: no group can have this name.
             UnavailableError: a broker has no master, and nothing was set; or one does not answer.
         """
+        names.check_group(group)
         await self._instance.start()
         await self._servers.masters({queue.broker for queue in offsets})
         await self._set_offsets(group, offsets)
@@ -193,11 +195,12 @@ class GroupAdmin(Part):
             The offsets by queue.
 
         Raises:
-            UsageError: the position is invalid.
+            UsageError: the position is invalid, or no group can have this name.
             RefusedError: the topic does not exist, or a member is too old to be reset; the stored
                 offsets are reset nevertheless.
             UnavailableError: a broker has no master, and nothing was reset; or one does not answer.
         """
+        names.check_group(group)
         if isinstance(to, str) and to not in _ENDS:
             hint = "Use 'earliest', 'latest', a time, or an offset."
             raise UsageError(f"{to!r} is not a valid position.", hint=hint)
@@ -225,10 +228,12 @@ class GroupAdmin(Part):
         """Copy the offsets of one group to another.
 
         Raises:
+            UsageError: no group can have the name of the target.
             RefusedError: the topic does not exist.
             UnavailableError: a broker has no master, and nothing was copied; or one does not
                 answer.
         """
+        names.check_group(target)
         await self._instance.start()
         route = await self._instance.routes.look_up(topic)
         masters = await self._servers.masters(route.brokers)
