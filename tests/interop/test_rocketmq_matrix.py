@@ -37,12 +37,14 @@ class Scenario:
         sends: the language of who sends.
         receives: the language of who receives.
         topic: a topic of this test's own.
+        repeats: whether the broker carries out two commits of a transaction, as Java's does.
     """
 
     clients: Clients
     sends: str
     receives: str
     topic: str
+    repeats: bool
 
 
 @pytest.fixture(params=CASES, ids="-".join)
@@ -52,7 +54,7 @@ async def scenario(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncI
         pytest.skip("no client in Go")
     word = uuid.uuid4().hex[:10]
     async with Clients(rocket, rocket.cluster(kind), f"g{word}") as clients:
-        yield Scenario(clients, sends, receives, f"t{word}")
+        yield Scenario(clients, sends, receives, f"t{word}", kind in ("java", "our-names"))
 
 
 async def test_every_way_of_sending(scenario: Scenario) -> None:
@@ -144,9 +146,12 @@ async def test_transactions(scenario: Scenario) -> None:
     await producer.transact(scenario.topic, "rolled back", "rollback")
     await producer.transact(scenario.topic, "checked, rolled back", "unknown", "rollback")
     await producer.transact(scenario.topic, "checked, committed", "unknown", "commit")
-    found = await consumer.wait_for(3)
-    # (Queues have no order among each other.)
-    assert sorted(one["body"] for one in found[1:]) == ["checked, committed", "committed"]
+    wanted = {"makes the topic", "committed", "checked, committed"}
+    bodies = consumer.bodies
+    await asyncio.to_thread(wait_until, lambda: wanted <= {*bodies()}, state=bodies)
+    assert {*bodies()} == wanted
+    # A commit that is late on a busy machine is followed by another one, which answers a check.
+    assert scenario.repeats or len(bodies()) == len(wanted)
 
 
 async def test_order(scenario: Scenario) -> None:

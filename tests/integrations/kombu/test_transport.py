@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import kombu
@@ -17,7 +20,8 @@ from kombu.exceptions import OperationalError
 from coherer import blocking
 from coherer.errors import UnavailableError, UsageError
 from coherer.integrations.kombu import RocketMQ, link, session
-from coherer.testing import embedded_node
+from coherer.rocketmq import Message, Queue
+from coherer.testing import ManualClock, embedded_node
 from tests.integrations.kombu.conftest import Connect
 from tests.integrations.programs import until
 
@@ -113,6 +117,82 @@ def test_a_new_consumer_waits_for_what_others_have_in_hand(
                     new.drain_events(timeout=1.5)
                 groups.unlock(group, queues)
                 drain(new, lambda: there)
+
+
+def test_two_processes_that_bind_a_queue_do_not_skip_what_is_published_meanwhile(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, reached, go_on = session.Session.ends, threading.Event(), threading.Event()
+
+    async def late(self: session.Session, topics: Iterable[str]) -> dict[Queue, int]:
+        if not reached.is_set():
+            reached.set()
+            await asyncio.to_thread(go_on.wait)
+        return await real(self, topics)
+
+    monkeypatch.setattr(session.Session, "ends", late)
+    exchange = kombu.Exchange("orders", type="direct")
+    queue = kombu.Queue("billing", exchange=exchange, routing_key="new")
+    with connect() as slow, connect() as quick:
+        binding = threading.Thread(target=queue(slow.channel()).declare)
+        binding.start()
+        assert reached.wait(30)
+        queue(quick.channel()).declare()
+        kombu.Producer(quick.channel(), exchange=exchange).publish("order", routing_key="new")
+        go_on.set()
+        binding.join()
+        with consuming(slow, queue) as received:
+            drain(slow, lambda: received)
+            assert payloads(received) == ["order"]
+
+
+def test_repeated_messages_are_marked_whatever_time_it_is_at_the_broker(
+    connect: Connect,
+) -> None:
+    queue = kombu.Queue("skew", routing_key="skew")
+    with embedded_node(clock=ManualClock()) as node:
+        node.clock.advance(hours=1)
+        with connect(node.rocketmq_url) as first:
+            first.Producer().publish("work", routing_key="skew", declare=[queue])
+            with consuming(first, queue) as received:
+                drain(first, lambda: received)
+        with connect(node.rocketmq_url) as second, consuming(second, queue) as received:
+            drain(second, lambda: received)
+            assert received[0].delivery_info["redelivered"]
+            received[0].ack()
+            second.Producer().publish("more", routing_key="skew")
+            drain(second, lambda: len(received) == 2)
+            assert not received[1].delivery_info.get("redelivered")
+
+
+def test_a_delay_that_cannot_be_sent_on_repeats_nothing_else(
+    connect: Connect, coherer_rocketmq_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = session.Session.send, threading.Event()
+
+    async def refuse(self: session.Session, message: Message, content: dict[str, Any]) -> None:
+        if self.due(content) is not None and not refused.is_set():
+            refused.set()
+            raise UnavailableError("The broker is down.")
+        await real(self, message, content)
+
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    queue = kombu.Queue("steps", routing_key="steps")
+    with (
+        connect(partitions=1) as connection,
+        blocking.rocketmq.connect(coherer_rocketmq_url) as client,
+        client.producer() as producer,
+    ):
+        connection.Producer().publish("first", routing_key="steps", declare=[queue])
+        with consuming(connection, queue) as received:
+            drain(connection, lambda: received)
+            monkeypatch.setattr(session.Session, "send", refuse)
+            early = forged(headers={"eta": tomorrow})
+            producer.send(Message(f"{prefix}steps", early, tag="queue"))
+            assert refused.wait(30)
+            connection.Producer().publish("second", routing_key="steps")
+            drain(connection, lambda: "second" in payloads(received))
+            assert payloads(received) == ["first", "second"]
 
 
 def test_what_a_closed_connection_has_not_acknowledged_is_delivered_again(connect: Connect) -> None:

@@ -83,6 +83,8 @@ class Driver:
             if "call" in said:
                 with self._lock:
                     future = self._waiting.pop(said["call"])
+                if not future.set_running_or_notify_cancel():
+                    continue  # nobody waits for it any more
                 if "error" in said:
                     future.set_exception(DriverError(said["error"]))
                 else:
@@ -92,7 +94,7 @@ class Driver:
         with self._lock:
             left = list(self._waiting.values())
             self._waiting.clear()
-        for future in left:
+        for future in filter(Future.set_running_or_notify_cancel, left):
             future.set_exception(DriverError(f"the driver ended: {self.child.log_end()}"))
 
     def kill(self) -> None:

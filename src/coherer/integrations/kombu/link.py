@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -29,7 +30,7 @@ from coherer.integrations.kombu.membership import Membership
 from coherer.integrations.kombu.options import TransportOptions
 from coherer.integrations.kombu.queues import Binding, QueueSpec
 from coherer.integrations.kombu.session import Session
-from coherer.integrations.kombu.subscription import Subscription
+from coherer.integrations.kombu.subscription import POLL_S, Subscription
 from coherer.rocketmq import Message
 
 LINGER_S: Final = 1.0
@@ -37,6 +38,9 @@ LINGER_S: Final = 1.0
 
 LEAVE_S: Final = 30.0
 """How long it stays for messages that are being processed, so that others do not repeat them."""
+
+REGISTER_S: Final = 10.0
+"""How long to wait for another process that binds the same queue; it may have been killed."""
 
 
 class Link:
@@ -326,10 +330,26 @@ class Link:
     async def _register(self, group: str, topic: str) -> None:
         """Let a group without an offset in a topic begin at its end."""
         await self._session.ensure(topic)
-        admin = self._session.client.admin()
-        [state] = await admin.groups.list(group)
-        if not any(one.topic == topic and one.committed is not None for one in state.partitions):
-            await admin.groups.set_offsets(group, await self._session.ends([topic]))
+        if await self._begins(group, topic):
+            return
+        # Of two processes that start together, the later one must not move the group again: it
+        # would skip what was published in between.
+        groups = self._session.client.admin().groups
+        lock = sorted(await self._session.ends([topic]))[:1]
+        deadline = time.monotonic() + REGISTER_S
+        # Another process releases it.
+        while lock and not await groups.lock(group, lock) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        try:
+            if not await self._begins(group, topic):
+                await groups.set_offsets(group, await self._session.ends([topic]))
+        finally:
+            await groups.unlock(group, lock)
+
+    async def _begins(self, group: str, topic: str) -> bool:
+        """Whether a group has an offset in a topic."""
+        [state] = await self._session.client.admin().groups.list(group)
+        return any(one.topic == topic and one.committed is not None for one in state.partitions)
 
     async def _listen(self, spec: QueueSpec, binding: Binding, inbox: Inbox) -> None:
         listener = self._listeners.get(binding.topic)

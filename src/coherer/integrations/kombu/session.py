@@ -193,11 +193,12 @@ class Session:
         self._known.discard(topic)
 
     async def ends(self, topics: Iterable[str]) -> dict[Queue, int]:
-        """The end offsets of topics."""
+        """The end offsets of topics, without those of brokers that have no master now."""
         admin = self.client.admin()
         found = await asyncio.gather(*map(admin.topics.partitions, topics))
         return {
-            Queue(one.topic, one.broker, one.partition): one.max_offset or 0
+            Queue(one.topic, one.broker, one.partition): one.max_offset
             for some in found
             for one in some
+            if one.max_offset is not None
         }

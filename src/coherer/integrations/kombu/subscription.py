@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from contextlib import suppress
 from typing import Final
 
 from coherer import rocketmq
 from coherer._common.logs import Log
-from coherer.errors import CohererError, RequestTimeoutError
+from coherer.errors import ClosedError, CohererError, RequestTimeoutError
 from coherer.integrations.kombu import names, payload
 from coherer.integrations.kombu.inbox import Delivery, Inbox
 from coherer.integrations.kombu.membership import Membership
@@ -63,7 +64,7 @@ class Subscription(Membership):
         self.inbox = Inbox(session.signal)
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
-        self._assigned_ms: dict[Queue, int] = {}
+        self._ends: dict[Queue, int] = {}  # when they were assigned
         self._seen: dict[Queue, int] = {}
         self._leaving: set[Queue] = set()
         self._committing: asyncio.Task[None] | None = None
@@ -207,12 +208,32 @@ class Subscription(Membership):
             await message.ack()
             return None
         if self.session.due(content) is not None:
-            await self.session.send(self._again(stored), content)
-            await message.ack()
+            await self._send_on(message, stored, content)
             return None
-        if stored.attempt or stored.stored_ms < self._assigned_ms.get(source, 0):
+        # Another process may have received what was stored before the partition was assigned.
+        if stored.attempt or stored.offset < self._ends.get(source, math.inf):
             payload.delivery_info(content)["redelivered"] = True
         return Delivery(self.spec.name, content, message, stored, source, self.spec.ttl_ms)
+
+    async def _send_on(
+        self, message: rocketmq.ReceivedMessage, stored: StoredMessage, content: payload.Payload
+    ) -> None:
+        """Send a message that has not waited long enough on its way.
+
+        If that fails, the broker delivers it again: an error would end the membership, and others
+        would repeat what this process has in hand.
+        """
+        try:
+            await self.session.send(self._again(stored), content)
+        except ClosedError:
+            raise
+        except CohererError as error:
+            _log.warning(
+                "A message of %s is sent on later: %s (%s)", self.spec.name, error, stored.id
+            )
+            await message.retry(reason=str(error))
+        else:
+            await message.ack()
 
     def _again(self, stored: StoredMessage) -> Message:
         """A message for the rest of its delay, to this queue only."""
@@ -224,8 +245,12 @@ class Subscription(Membership):
         self._leaving -= {*queues}
         with suppress(CohererError):
             await self._await_owners(queues)
-        now_ms = time.time_ns() // 1_000_000
-        self._assigned_ms.update(dict.fromkeys(queues, now_ms))
+        for queue in queues:
+            self._ends.pop(queue, None)
+        with suppress(CohererError):
+            topics = self.spec.subscription().keys() & {queue.topic for queue in queues}
+            ends = await self.session.ends(topics)
+            self._ends.update({queue: ends[queue] for queue in queues if queue in ends})
 
     async def _await_owners(self, queues: list[Queue]) -> None:
         groups, group = self.session.client.admin().groups, self.spec.topic
