@@ -51,6 +51,8 @@ from dramatiq.errors import (
 from coherer._common.logs import Log
 from coherer.blocking import rocketmq
 from coherer.errors import (
+    ClosedError,
+    CohererError,
     DisconnectedError,
     RefusedError,
     RequestTimeoutError,
@@ -411,8 +413,7 @@ class _Consumer(dramatiq.Consumer):
         try:
             message = _decoded(bytes(received.body), self._queue)
             if (left := _left(message)) > LEVEL_MIN:
-                self._broker.send(message, left)
-                received.ack()
+                self._send_on(message, received, left)
                 return None
         except (DecodeError, UsageError) as error:
             _log.error("A message of %s is dead: %s (%s)", received.topic, error, received.id)
@@ -423,6 +424,29 @@ class _Consumer(dramatiq.Consumer):
         with self._settled:
             self._held += 1
         return _Proxy(message, received, self)
+
+    def _send_on(
+        self,
+        message: dramatiq.Message[Any],
+        received: rocketmq.ReceivedMessage,
+        left: timedelta,
+    ) -> None:
+        """Send a message that has not waited long enough on its way.
+
+        If that fails, the broker delivers it again: after an error Dramatiq would leave the group,
+        and others would repeat what this worker has in hand.
+        """
+        try:
+            self._broker.send(message, left)
+        except (ClosedError, UsageError):
+            raise
+        except (CohererError, ConnectionClosed) as error:
+            _log.warning(
+                "A message of %s is sent on later: %s (%s)", received.topic, error, received.id
+            )
+            received.retry(reason=str(error))
+        else:
+            received.ack()
 
 
 class _Proxy(dramatiq.MessageProxy):

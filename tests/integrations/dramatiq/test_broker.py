@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import queue as queues
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -116,6 +117,37 @@ def test_a_long_delay_is_waited_for_in_steps(
         note.send_with_options(args=(time.time(),), delay=1_800)
         [waited] = done.wait(1)
         assert float(str(waited)) >= 1.79
+
+
+def test_a_delay_that_cannot_be_sent_on_repeats_nothing_else(
+    make: Make, url: str, queue: str, working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, done = make(partitions=1), Done()
+    refused, go_on = threading.Event(), threading.Event()
+    real = broker.send
+
+    def work(name: str) -> None:
+        done.add(name)
+        if name == "first":
+            go_on.wait(WAIT_S)
+
+    def refuse(message: dramatiq.Message[object], delay: timedelta) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise ConnectionClosed("The broker is down.")  # type: ignore[no-untyped-call]
+        real(message, delay)
+
+    note = actor(broker, work, queue, actor_name="note")
+    tomorrow = (time.time() + 86_400) * 1000
+    with connect(url) as client, client.producer() as producer, working(broker):
+        note.send("first")
+        assert done.wait(1) == ["first"]
+        monkeypatch.setattr(broker, "send", refuse)
+        producer.send(Message(queue, forged(queue, options={"eta": tomorrow})))
+        assert refused.wait(WAIT_S)
+        note.send("second")
+        assert done.wait(1) == ["second"]
+        go_on.set()
 
 
 def test_what_fails_is_tried_again_and_then_is_a_dead_letter(
