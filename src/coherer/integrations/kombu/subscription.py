@@ -211,7 +211,7 @@ class Subscription(Membership):
             await self._send_on(message, stored, content)
             return None
         # Another process may have received what was stored before the partition was assigned.
-        if stored.attempt or stored.offset < self._ends.get(source, math.inf):
+        if stored.attempt or (stored.offset or 0) < self._ends.get(source, math.inf):
             payload.delivery_info(content)["redelivered"] = True
         return Delivery(self.spec.name, content, message, stored, source, self.spec.ttl_ms)
 
