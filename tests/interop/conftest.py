@@ -1,4 +1,8 @@
-"""Scenarios begin when collection is over: the 41 s of a Java broker pass during other tests."""
+"""Scenarios begin when collection is over: the 41 s of a Java broker pass during other tests.
+
+With several workers all scenarios run in one of them, from the moment of its first: each worker
+collects all tests, and would start the servers of all scenarios.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from xdist import is_xdist_worker
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -39,7 +46,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     wanted = [one for one in map(wanted_of, session.items) if one is not None]
     if wanted and not session.config.option.collectonly:
         session.config.stash[_RUNS] = runs = Runs(wanted)
-        runs.start()
+        if not is_xdist_worker(session):
+            runs.start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Keeps the files with scenarios together."""
+    return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class _Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "scenarios" if _has_scenarios(self.config.rootpath / file) else file
+
+
+@cache
+def _has_scenarios(file: Path) -> bool:
+    return "@scenario(" in file.read_text("utf-8")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -66,6 +91,7 @@ def runs(pytestconfig: pytest.Config) -> Runs:
 
     runs = pytestconfig.stash[_RUNS]
     runs.tell = tell
+    runs.start()
     return runs
 
 

@@ -189,8 +189,9 @@ class Runs:
             self._outcomes[one.name, one.cell] = concurrent.futures.Future()
 
     def start(self) -> None:
-        """Begins in the background."""
-        self._thread.start()
+        """Begins in the background, unless that has happened."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def outcome(self, one: Wanted) -> None:
         """Waits for a scenario and raises what it raised; skips where Java is not to be had."""
