@@ -43,7 +43,9 @@ def main(url: str, topic: str, bare: Path) -> None:
     wrapper.chmod(0o755)
     os.environ["PYSPARK_PYTHON"] = str(wrapper)
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    spark = configure(builder, java_options="-XX:TieredStopAtLevel=1").getOrCreate()
+    spark = configure(
+        builder, java_options="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    ).getOrCreate()
     rows = spark.read.format("tubemq").option("url", url).load(topic)
     print(errors_of(rows.write.format("noop").mode("overwrite").save))
     sink = spark.range(1).selectExpr("cast(id as string) value").write.format("tubemq")

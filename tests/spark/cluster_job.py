@@ -78,7 +78,7 @@ def session(kind: str, home: Path) -> Iterator[SparkSession]:
         builder = builder.remote("local[2]")
     else:
         builder = builder.master("local-cluster[2,1,1024]")
-    options = f"-Dlog4j2.configurationFile=file:{settings} -XX:TieredStopAtLevel=1"
+    options = f"-Dlog4j2.configurationFile=file:{settings} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     builder = configure(builder, quiet=False, java_options=options)
     for name, value in {
         "spark.ui.enabled": "false",
