@@ -12,6 +12,7 @@ fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
 
 If the time of all tests is limited (`time_left.py`), a group of tests begins no more of those that
 are marked `slow`, `spark` or `interop` after its share, and lists the files that it has left out.
+Files then come in a random order: if the largest came first, always the same would be left out.
 
 `make test` calls this program, so that CI and the README run the same command. The tests of plugs
 (`tools/test_integrations.py`) follow the same rule.
@@ -98,7 +99,8 @@ def pytest(
     # Not the caller's: tests run this program, too, and their failures are not the caller's.
     ours = {_FAILURES: "" if failures is None else str(failures), _UNTIL: str(until)}
     environment = os.environ | ours
-    command = [str(python), "-m", "pytest", *arguments]
+    order = () if math.isinf(until) else ("--no-loadscope-reorder",)
+    command = [str(python), "-m", "pytest", *order, *arguments]
     return subprocess.run(command, env=environment, check=False).returncode
 
 

@@ -1,7 +1,7 @@
 """Scenarios begin when collection is over: the 41 s of a Java broker pass during other tests.
 
-With several workers all scenarios run in one of them, from the moment of its first: each worker
-collects all tests, and would start the servers of all scenarios.
+With several workers all scenarios run in one of them, from the moment of its first, and before the
+other tests: each worker collects all tests, and would start the servers of all scenarios.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ _RUNS = pytest.StashKey[Runs]()
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """What waits comes last; before it what has Java's RocketMQ, whose servers then stay."""
-    items.sort(key=_turn)
+    turn_of_scenarios = 0 if is_xdist_worker(session) else 3
 
+    def turn(item: pytest.Item) -> int:
+        if wanted_of(item) is not None:
+            return turn_of_scenarios
+        return 2 if "rocket" in getattr(item, "fixturenames", ()) else 1
 
-def _turn(item: pytest.Item) -> int:
-    return 2 if wanted_of(item) is not None else int("rocket" in getattr(item, "fixturenames", ()))
+    items.sort(key=turn)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
