@@ -19,7 +19,7 @@ def test_{name}():
     seen.touch()
     assert ran, "the broker was late"
 """
-Run = Callable[[str], int]
+Run = Callable[..., int]
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def run(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run(tests: str) -> int:
+    def run(tests: str, *others: str) -> int:
         (tmp_path / "conftest.py").write_text("from tests.conftest import *")
         (tmp_path / "test_it.py").write_text(tests)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
         for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
             monkeypatch.delenv(name, raising=False)
-        group = tool.Group(("-q", "-p", "no:cacheprovider", "test_it.py"), share=1.0)
+        group = tool.Group(("-q", "-p", "no:cacheprovider", "test_it.py", *others), share=1.0)
         monkeypatch.setattr(tool, "groups", lambda: [group])
         code = tool.main()
         assert isinstance(code, int)
@@ -72,9 +72,34 @@ def test_failures_of_a_run_within_a_test_are_not_noted_for_the_outer_run(
     assert outer.read_text() == ""
 
 
-def test_more_than_five_are_not_tried_again(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("".join(ONCE.format(name=name) for name in "abcdef")) == 1
-    assert "6 tests failed" in capsys.readouterr().out
+def test_tests_of_more_than_five_files_are_not_tried_again(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abcde":
+        (tmp_path / f"test_{name}.py").write_text(ONCE.format(name=name))
+    assert run(ONCE.format(name="f"), "test_a.py", "test_b.py", "test_c.py") == 0
+    for path in tmp_path.glob("test_*.py.*"):
+        path.unlink()
+    assert run(ONCE.format(name="f"), *(f"test_{name}.py" for name in "abcde")) == 1
+    assert "Tests of 6 files failed" in capsys.readouterr().out
+
+
+def test_a_fixture_that_fails_once_fails_no_run(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = """
+import pytest
+from pathlib import Path
+@pytest.fixture(scope="module")
+def broker():
+    seen = Path(__file__ + ".seen")
+    ran = seen.exists()
+    seen.touch()
+    assert ran, "the broker was late"
+"""
+    tests = "".join(f"def test_{number}(broker): pass\n" for number in range(10))
+    assert run(late + tests) == 0
+    assert "the broker was late" in capsys.readouterr().out
 
 
 def test_a_run_without_failures_lists_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,14 @@
-"""Run tests; run those that fail once more, alone.
+"""Run tests; run those that fail once more, when nothing else runs.
 
     python tools/run_tests.py                  # those that need Spark or Apache's systems
     python tools/run_tests.py -n auto tests    # those that pytest chooses
     python tools/run_tests.py --share 0.3 …    # the same, within a share of the time that is left
 
 Tests work with processes that this project did not write, on a machine that may be busy: a broker
-in Java that needs a minute to start, a browser, a cluster that elects a leader. A test that fails
-is run again in a process of its own, when nothing else runs. If it passes then, it is listed as
-unstable, with its first error: its cause has to be found, but it does not cost a whole run. A run
-fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
+in Java that needs a minute to start, a browser, a cluster that elects a leader. Those that fail in
+a file are run again, in a process of their own, when nothing else runs. What passes then is listed
+as unstable, with its first error: its cause has to be found, but it does not cost a whole run. A
+run fails if a test fails twice, or if tests of more than `UNSTABLE_FILES_MAX` files failed once.
 
 If the time of all tests is limited (`time_left.py`), a group of tests begins no more of those that
 are marked `slow`, `spark` or `interop` after its share, and lists the files that it has left out.
@@ -27,7 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from time_left import end_of
 
-UNSTABLE_MAX: Final = 5
+UNSTABLE_FILES_MAX: Final = 5
 
 
 class Group(NamedTuple):
@@ -113,6 +113,18 @@ def failed_tests(failures: Path) -> dict[str, str]:
     return found
 
 
+def by_file(tests: Iterable[str]) -> list[list[str]]:
+    """Return tests by their files: a fixture that fails can fail all tests of a file.
+
+    >>> by_file(["test_a.py::one", "test_b.py::one", "test_a.py::two"])
+    [['test_a.py::one', 'test_a.py::two'], ['test_b.py::one']]
+    """
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    return list(files.values())
+
+
 def verdict(failed: dict[str, str], failed_again: set[str]) -> tuple[int, Table | None]:
     """Return the exit code, and the table of the tests that passed when they ran alone.
 
@@ -123,7 +135,7 @@ def verdict(failed: dict[str, str], failed_again: set[str]) -> tuple[int, Table 
     0
     """
     unstable = {test: error for test, error in failed.items() if test not in failed_again}
-    code = int(bool(failed_again) or len(failed) > UNSTABLE_MAX)
+    code = int(bool(failed_again) or len(by_file(failed)) > UNSTABLE_FILES_MAX)
     if not unstable:
         return code, None
     table = Table("test", "first error", title="unstable", title_justify="left")
@@ -159,12 +171,19 @@ def run_twice(
         failed = failed_tests(failures)
         if broken and not failed:
             return broken  # not a test, for example the end of the session
-        if len(failed) > UNSTABLE_MAX:
-            console.print(f"{len(failed)} tests failed; up to {UNSTABLE_MAX} are run again.")
+        files = by_file(failed)
+        if len(files) > UNSTABLE_FILES_MAX:
+            console.print(
+                f"Tests of {len(files)} files failed; those of up to {UNSTABLE_FILES_MAX} are run "
+                "again."
+            )
             return _TESTS_FAILED
-        failed_again = {
-            test for test in failed if pytest(*options, test, "-n", "0", python=python) != 0
-        }
+        failed_again: set[str] = set()
+        for number, tests in enumerate(files):
+            again = Path(directory, f"again-{number}")
+            again.touch()
+            if pytest(*options, *tests, "-n", "0", python=python, failures=again) != 0:
+                failed_again.update(failed_tests(again) or tests)
         code, table = verdict(failed, failed_again)
         if table is not None:
             console.print(table)
