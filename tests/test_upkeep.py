@@ -61,6 +61,7 @@ LOOPS = {
     "integrations/faststream/subscriber.py::_join_again": RETRIES,
     "integrations/kombu/subscription.py::_await_owners": RETRIES,
     "integrations/kombu/link.py::_leave_later": ONCE,
+    "integrations/kombu/link.py::_register": RETRIES,
     "integrations/kombu/subscription.py::_revoked": RETRIES,
     "integrations/kombu/subscription.py::_reach_end": RETRIES,
     "testing/proxy.py::pump": ONCE,

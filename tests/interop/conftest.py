@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 class _Scheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
+        file = nodeid.partition("::")[0]
         return "scenarios" if _has_scenarios(self.config.rootpath / file) else file
 
 
