@@ -431,7 +431,7 @@ class _Consumer(dramatiq.Consumer):
         received: rocketmq.ReceivedMessage,
         left: timedelta,
     ) -> None:
-        """Send a message that has not waited long enough on its way.
+        """Send a message again for the rest of its delay.
 
         If that fails, the broker delivers it again: after an error Dramatiq would leave the group,
         and others would repeat what this worker has in hand.
@@ -442,7 +442,10 @@ class _Consumer(dramatiq.Consumer):
             raise
         except (CohererError, ConnectionClosed) as error:
             _log.warning(
-                "A message of %s is sent on later: %s (%s)", received.topic, error, received.id
+                "The delay of a message of %s is continued later: %s (%s)",
+                received.topic,
+                error,
+                received.id,
             )
             received.retry(reason=str(error))
         else:

@@ -189,7 +189,7 @@ class Runs:
             self._outcomes[one.name, one.cell] = concurrent.futures.Future()
 
     def start(self) -> None:
-        """Begins in the background, unless that has happened."""
+        """Begins in the background, unless it has begun."""
         if self._thread.ident is None:
             self._thread.start()
 

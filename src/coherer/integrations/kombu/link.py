@@ -337,7 +337,7 @@ class Link:
         groups = self._session.client.admin().groups
         lock = sorted(await self._session.ends([topic]))[:1]
         deadline = time.monotonic() + REGISTER_S
-        # Another process releases it.
+        # The other process unlocks the queue when it is done.
         while lock and not await groups.lock(group, lock) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         try:

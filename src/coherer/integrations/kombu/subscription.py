@@ -64,7 +64,7 @@ class Subscription(Membership):
         self.inbox = Inbox(session.signal)
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
-        self._ends: dict[Queue, int] = {}  # when they were assigned
+        self._ends: dict[Queue, int] = {}  # of partitions, when they were assigned
         self._seen: dict[Queue, int] = {}
         self._leaving: set[Queue] = set()
         self._committing: asyncio.Task[None] | None = None
@@ -218,7 +218,7 @@ class Subscription(Membership):
     async def _send_on(
         self, message: rocketmq.ReceivedMessage, stored: StoredMessage, content: payload.Payload
     ) -> None:
-        """Send a message that has not waited long enough on its way.
+        """Send a message again for the rest of its delay.
 
         If that fails, the broker delivers it again: an error would end the membership, and others
         would repeat what this process has in hand.
@@ -229,7 +229,10 @@ class Subscription(Membership):
             raise
         except CohererError as error:
             _log.warning(
-                "A message of %s is sent on later: %s (%s)", self.spec.name, error, stored.id
+                "The delay of a message of %s is continued later: %s (%s)",
+                self.spec.name,
+                error,
+                stored.id,
             )
             await message.retry(reason=str(error))
         else:
