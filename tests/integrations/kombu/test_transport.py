@@ -146,6 +146,24 @@ def test_two_processes_that_bind_a_queue_do_not_skip_what_is_published_meanwhile
             assert payloads(received) == ["order"]
 
 
+def test_a_process_that_was_killed_while_it_bound_a_queue_stops_nobody(
+    connect: Connect, prefix: str, coherer_rocketmq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "REGISTER_S", 0.2)
+    exchange = kombu.Exchange("orders", type="direct")
+    queue = kombu.Queue("billing", exchange=exchange, routing_key="new")
+    with connect() as connection, blocking.rocketmq.connect(coherer_rocketmq_url) as client:
+        client.admin().topics.create(f"{prefix}orders", 2, wait_ms=10_000)
+        queues = client.partitions(f"{prefix}orders")
+        assert set(client.admin().groups.lock(f"{prefix}billing", queues)) == set(queues)
+        queue(connection.channel()).declare()
+        producer = kombu.Producer(connection.channel(), exchange=exchange)
+        producer.publish("order", routing_key="new")
+        with consuming(connection, queue) as received:
+            drain(connection, lambda: received)
+            assert payloads(received) == ["order"]
+
+
 def test_repeated_messages_are_marked_whatever_time_it_is_at_the_broker(
     connect: Connect,
 ) -> None:
