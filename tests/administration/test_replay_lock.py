@@ -10,6 +10,7 @@ from coherer._administration.access import RocketCluster, opened
 from coherer._administration.replay import replay
 from coherer._administration.replay_lock import REPLAY_GROUP, SEND_S, ReplayLock
 from coherer._store import Draft
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RefusedError, UnavailableError
 from coherer.rocketmq import Queue, QueueLock
 from coherer.testing import SimulatedCluster, SimulatedNode
@@ -200,6 +201,25 @@ async def test_messages_that_are_not_on_the_disk_yet(
         await replay(cluster, GROUP, dry_run=True, show=lambda one: waited.append(one.waiting))
         assert "the index of broker broker-a" in waited
         assert store.end_offset == store.written_offset
+
+
+@pytest.mark.coherer_cluster(brokers=1)
+async def test_a_broker_that_does_not_say_how_far_its_index_goes(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    """As Java's in the second after its start."""
+    [broker] = coherer_simulated_cluster.brokers
+    async with opened(broker.rocketmq_url) as cluster:
+        assert isinstance(cluster, RocketCluster)
+        await made_dead(cluster, BODIES)
+        asked = RequestCode.GET_BROKER_RUNTIME_INFO
+        with (
+            broker.faults.refuse(asked, code=1),
+            pytest.raises(UnavailableError, match="did not say how far its index goes"),
+        ):
+            await replay(cluster, GROUP)
+        with broker.faults.refuse(asked, code=1, times=3):
+            assert (await replay(cluster, GROUP)).sent == len(BODIES)
 
 
 async def log_of(cluster: RocketCluster) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from tests.interop.peers.process import free_ports
+
 ROOT: Final = Path(__file__).parent.parent.parent
 DEPLOY: Final = ROOT / "deploy"
 
@@ -22,12 +23,6 @@ PORTS: Final = (
     "MASTER_PORT", "BROKER_PORT", "ADMIN_PORT", "NAMESRV_PORT", "ROCKETMQ_PORT",
 )  # fmt: skip
 """Ports that a test lets the system choose."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 class Started:
@@ -39,7 +34,7 @@ class Started:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.metrics_port = free_port()
+        self.metrics_port = free_ports(1)[0]
         self.environment = {
             **{name: value for name, value in os.environ.items() if name[:8] != "COHERER_"},
             **environment,

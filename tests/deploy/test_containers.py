@@ -24,7 +24,8 @@ import pytest
 import yaml
 
 from coherer._server.options.node import NodeOptions
-from tests.deploy.deployment import DEPLOY, PORTS, ROOT, Started, free_port
+from tests.deploy.deployment import DEPLOY, PORTS, ROOT, Started
+from tests.interop.peers.process import free_ports
 
 DOCKERFILE = DEPLOY / "Dockerfile"
 
@@ -202,7 +203,7 @@ def test_every_step_runs_as_in_a_container(own_root: Path) -> None:
     subprocess.run(in_own_root(own_root, built()), check=True, timeout=400)
     given = environment()
     given["PATH"] = given["PATH"].replace("$PATH", "/usr/bin:/bin")
-    given["COHERER_METRICS_PORT"] = str(free_port())
+    given["COHERER_METRICS_PORT"] = str(free_ports(1)[0])
     ports = {f"COHERER_{name}": "0" for name in PORTS}
     command = [*json.loads(last("CMD")), "--json"]
     process = subprocess.Popen(

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,6 +20,7 @@ import yaml
 import coherer
 from coherer._server.node.node import Node
 from coherer.message import Message
+from tests.interop.peers.process import free_ports
 from tests.server.node_harness import options
 from tests.server.small_disk import DISK_BYTES, fill
 from tests.waiting import until
@@ -74,8 +74,7 @@ async def scraping(node: Node, tmp_path: Path) -> AsyncGenerator[httpx.AsyncClie
     (job,) = config["scrape_configs"]
     job["static_configs"] = [{"targets": [f"127.0.0.1:{node.admin_port}"]}]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     with (tmp_path / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             program,

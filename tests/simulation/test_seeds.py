@@ -19,7 +19,8 @@ SEEDS = {"tubemq": 6, "rocketmq": 14}
 """With two slaves over RocketMQ."""
 ORDER_OF_SETS = 7
 TIMELINE = """
-import sys
+import os, sys
+os.getpid = lambda: 7
 from tests.simulation.plan import plan
 from tests.simulation.workload import run
 print(run(plan(int(sys.argv[1]), sys.argv[2]))[0].timeline())
@@ -37,8 +38,13 @@ def test_no_promise_is_broken(seed: int, protocol: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_one_seed_is_one_run(protocol: str, tmp_path: Path) -> None:
     here = run(plan(SEEDS[protocol], protocol))[0].timeline()
-    # Another process, directory, and order of sets.
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONHASHSEED": str(ORDER_OF_SETS)}
+    # Another process, with fewer digits, directory, order of sets, and zone of time.
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+        "PYTHONHASHSEED": str(ORDER_OF_SETS),
+        "TZ": "Asia/Kathmandu",
+    }
     command = [sys.executable, "-c", TIMELINE, str(SEEDS[protocol]), protocol]
     there = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert there.stdout.splitlines() == here.splitlines()

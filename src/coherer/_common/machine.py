@@ -1,4 +1,4 @@
-"""What the package takes from the machine: the time, and numbers that nobody can foretell.
+"""What the package takes from the machine: the time, random numbers, and the id of its process.
 
 Every other module asks this one, as `machine.wall_ns()`, so that a simulation can replace all of it
 (`replaced`). Such a call costs what `time.time_ns()` costs: one attribute of a module.
@@ -42,6 +42,9 @@ random: Random = Random()  # noqa: S311 - not for secrets
 secret: Random = SystemRandom()
 """For keys, tokens, and ids that must be unique among machines."""
 
+process_id: Callable[[], int] = os.getpid
+"""The process, for the names that clients and messages get."""
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=random.seed)
 
@@ -62,6 +65,7 @@ class Machine(NamedTuple):
     ticks_ns: Callable[[], int]
     random: Random
     secret: Random
+    process_id: Callable[[], int]
 
 
 @contextmanager
@@ -70,14 +74,14 @@ def replaced(by: Machine) -> Generator[None]:
 
     >>> from coherer._common import machine
     >>> one = Random(1)
-    >>> with machine.replaced(Machine(lambda: 7, lambda: 8, one, one)):
-    ...     machine.wall_ns(), machine.ticks_ns()
-    (7, 8)
+    >>> with machine.replaced(Machine(lambda: 7, lambda: 8, one, one, lambda: 9)):
+    ...     machine.wall_ns(), machine.ticks_ns(), machine.process_id()
+    (7, 8, 9)
     """
-    global wall_ns, ticks_ns, random, secret
-    before = Machine(wall_ns, ticks_ns, random, secret)
-    wall_ns, ticks_ns, random, secret = by
+    global wall_ns, ticks_ns, random, secret, process_id
+    before = Machine(wall_ns, ticks_ns, random, secret, process_id)
+    wall_ns, ticks_ns, random, secret, process_id = by
     try:
         yield
     finally:
-        wall_ns, ticks_ns, random, secret = before
+        wall_ns, ticks_ns, random, secret, process_id = before

@@ -8,7 +8,6 @@ month, and a counter.
 from __future__ import annotations
 
 import itertools
-import os
 import struct
 import time
 from datetime import datetime
@@ -153,7 +152,7 @@ class UniqueIdGenerator:
         if time_ms >= self._month_ends_ms:
             self._month_ms, self._month_ends_ms = _month_around(time_ms)
         since_ms = time_ms - self._month_ms
-        head = unique_id(self._address, os.getpid(), self._loader, since_ms, 0)[:-4]
+        head = unique_id(self._address, machine.process_id(), self._loader, since_ms, 0)[:-4]
         self._head = head
         self._now_ms = now_ms
         return head

@@ -21,6 +21,7 @@ from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._store.offset_reserve import LEAD_MIN
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UnavailableError, UsageError
+from tests.interop.peers.process import free_ports
 from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
 from tests.waiting import until
 
@@ -316,11 +317,12 @@ async def test_nothing_is_copied_from_a_master_that_came_back_as_an_empty_slave(
     harness: Harness,
 ) -> None:
     """Another slave replaces it, and no name server has said so yet."""
-    await harness.start()
+    # Elsewhere a new connection could take the port while nobody listens.
+    [port] = free_ports(1)
+    await harness.start(rocketmq_port=port)
     slave = await harness.slave()
     await metadata(slave).run_once()
     before = slave.core and (slave.core.topics.dump(), slave.core.groups.dump())
-    port = harness.master.rocketmq_port
     await harness.master.stop()
     role: dict[str, Any] = {"roles": frozenset({"broker"}), "role": "SLAVE"}
     await harness.node(

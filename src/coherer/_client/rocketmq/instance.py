@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
@@ -308,7 +307,7 @@ class Instance:
         link = await self.names.link()
         host = link.local_host or "127.0.0.1"
         self.local_host = host
-        instance = self.options.instance or f"{os.getpid()}#{machine.ticks_ns()}"
+        instance = self.options.instance or f"{machine.process_id()}#{machine.ticks_ns()}"
         unit = f"@{self.options.unit}" if self.options.unit else ""
         self.client_id = f"{f'[{host}]' if ':' in host else host}@{instance}{unit}"
         self._tasks = [

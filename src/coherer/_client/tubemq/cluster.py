@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from typing import Final, Protocol, TypeVar
@@ -511,7 +510,7 @@ def client_id(local_host: str, kind: str = "") -> str:
     """
     parts = [
         local_host,
-        str(os.getpid()),
+        str(machine.process_id()),
         str(machine.wall_ns() // 1_000_000),
         str(machine.secret.getrandbits(31)),
         *([kind] if kind else []),

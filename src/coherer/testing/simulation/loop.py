@@ -42,6 +42,8 @@ from coherer.testing.waiting import waiting_at, with_places
 T = TypeVar("T")
 
 EPOCH_NS: Final = 1_800_000_000 * 10**9
+PROCESS_ID: Final = 10_000
+"""Part of what clients store, so that its digits count."""
 
 _simulating: Final = threading.Lock()
 """Held by the one simulation of the process: the time is replaced for all of it."""
@@ -427,7 +429,7 @@ def _simulate(main: Coroutine[Any, Any, T], seed: int, limit_s: float) -> T:
 
     own = _OwnRandom(seed, machine.secret)
     with (
-        machine.replaced(machine.Machine(wall_ns, ticks_ns, own, own)),
+        machine.replaced(machine.Machine(wall_ns, ticks_ns, own, own, lambda: PROCESS_ID)),
         _abandoning(loop),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
