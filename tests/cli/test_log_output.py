@@ -56,14 +56,13 @@ def test_what_peers_send_ends_no_line_of_text(tmp_path: Path, outputs: list[LogO
     outputs.append(LogOutput(LogOptions(file=path)))
     log = Log(logging.getLogger("coherer.example"), LogThrottle())
     log.warning("%s left", "a\n2026-01-01 ERROR the disk failed\x1b[2J\u2028\x85\tü")
-    try:
-        int("broken")
-    except ValueError:
-        log.exception("Unhandled error")
-    first, second, *traceback = path.read_text("utf-8").split("\n")
+    forged = ValueError("a\n2026-01-01 ERROR the disk failed\x1b[2J")
+    log.error("Unhandled error", exc_info=forged)
+    first, second, *traceback, end = path.read_text("utf-8").split("\n")
     assert first.endswith(r"a\n2026-01-01 ERROR the disk failed\x1b[2J\u2028\x85\tü left")
     assert second.endswith("Unhandled error")
-    assert traceback[0] == "Traceback (most recent call last):"
+    assert traceback == ["  ValueError: a", r"  2026-01-01 ERROR the disk failed\x1b[2J"]
+    assert not end
 
 
 def test_a_repeated_line_keeps_its_event(tmp_path: Path, outputs: list[LogOutput]) -> None:

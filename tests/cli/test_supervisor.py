@@ -22,7 +22,9 @@ from typer.testing import CliRunner, Result
 
 import coherer
 from coherer import rocketmq, tubemq
+from coherer._server.options.siblings import SiblingState
 from coherer.cli import main
+from coherer.cli.serve.broker_messages import Begin
 from coherer.cli.serve.log_output import LogOutput
 from coherer.cli.serve.node_config import LogOptions, node_options
 from coherer.cli.serve.options import values_of
@@ -331,6 +333,19 @@ async def test_the_supervisor_in_this_process(
             await asyncio.wait_for(running, 60)
         log.close()
     assert not any(map(runs, pids))
+
+
+@pytest.mark.parametrize("turns", range(3))
+async def test_a_process_that_is_stopped_while_it_is_created(tmp_path: Path, turns: int) -> None:
+    """The signal arrives in the middle of a restart."""
+    lines: list[str] = []
+    one = Process(0, SiblingState(1, "broker-a"))
+    given = {"directory": str(tmp_path), "admin_port": 0}
+    running = asyncio.create_task(one.run(Begin(0, given), lines.append, lambda message: None))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    one.stop()
+    assert await running == 0, lines
 
 
 async def test_a_broker_whose_process_cannot_be_started_at_once(

@@ -93,6 +93,15 @@ def test_nothing_is_sent_without_a_manager_or_to_one_that_is_gone(tmp_path: Path
     net.ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready("serves")
 
 
+def test_a_reload_does_not_make_a_process_ready(manager: socket.socket) -> None:
+    """SIGHUP can arrive during a long start."""
+    process = net.ServiceManager({"NOTIFY_SOCKET": manager.getsockname()})
+    with process.reloading():
+        pass
+    process.stopping()
+    notification(manager, "STOPPING")
+
+
 def test_a_watchdog_for_another_process_is_ignored(manager: socket.socket) -> None:
     given = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "2000000"}
     assert net.ServiceManager(given).watchdog_s == 1

@@ -12,7 +12,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from coherer._common.logs import Log
@@ -38,6 +39,7 @@ class ServiceManager:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._watchdog_us = environment.get("WATCHDOG_USEC", "")
         self._pid = environment.get("WATCHDOG_PID", "")
+        self._status: str | None = None
 
     @property
     def watchdog_s(self) -> float | None:
@@ -48,12 +50,23 @@ class ServiceManager:
         return int(self._watchdog_us) / 2_000_000 or None
 
     def ready(self, status: str) -> None:
-        """Notify that the process is ready, after its start or after a reload."""
+        """Notify that the process is ready, after its start."""
+        self._status = status
         self._send("READY=1", f"STATUS={status}")
 
-    def reloading(self) -> None:
-        """Notify that the process reloads its configuration; call `ready` at the end."""
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    @contextmanager
+    def reloading(self) -> Generator[None]:
+        """Notify that the process reloads its configuration, and is ready again after the block.
+
+        A process that is still starting sends neither: the manager would take it for ready.
+        """
+        if self._status is not None:
+            self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            yield
+        finally:
+            if self._status is not None:
+                self.ready(self._status)
 
     def stopping(self) -> None:
         """Notify that the process is stopping."""

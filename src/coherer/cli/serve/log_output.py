@@ -6,6 +6,7 @@ names (`topic`, `group`, `peer`) follow, and `error` with the traceback of an ex
 
 A message can contain what a peer has sent: names, remarks, errors. In text its control characters
 are written as escapes, so that no peer can write a line of its own, or send commands to a terminal.
+The lines of a traceback are indented.
 
 With `coherer serve --brokers`, each line names the `broker` that has written it: the brokers write
 to their standard error, which the supervisor copies to its own output.
@@ -17,7 +18,7 @@ import logging
 import re
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Final, TextIO, TypeAlias
+from typing import Any, Final, TextIO, TypeAlias
 
 import msgspec
 
@@ -45,12 +46,21 @@ class TextFormatter(logging.Formatter):
     b\nERROR all is lost left
     """
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        # A copy: other handlers get the record, too, which keeps the traceback as one formats it.
+        own = logging.makeLogRecord({**record.__dict__, "exc_text": None})
+        return super().format(own)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's
         """Format a record without its traceback."""
-        # A copy: other handlers get the record, too.
-        shown = logging.makeLogRecord(record.__dict__)
-        shown.message = _CONTROL.sub(_escape, record.message)
-        return super().formatMessage(shown)
+        record.message = _CONTROL.sub(_escape, record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's
+        """Format a traceback; its lines are indented, as no other line of the log is."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {_CONTROL.sub(_escape, line)}" for line in lines)
 
 
 def _escape(found: re.Match[str]) -> str:

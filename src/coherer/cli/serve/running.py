@@ -261,15 +261,13 @@ def _reconfigure(
     node: Node, reload: Callable[[], NodeOptions], manager: net.ServiceManager
 ) -> None:
     """Apply the options that can change in a running node; log the others, and errors."""
-    manager.reloading()
     before = node.options
-    try:
-        waiting = node.change(reload())
-    except UsageError as error:
-        _log.plain.error("The configuration is unchanged: %s", error)
-        return
-    finally:
-        manager.ready(node.describe())
+    with manager.reloading():
+        try:
+            waiting = node.change(reload())
+        except UsageError as error:
+            _log.plain.error("The configuration is unchanged: %s", error)
+            return
     taken = [
         name
         for name in before.__struct_fields__

@@ -108,6 +108,7 @@ class Process:
         self.drained = False
         self.unanswered = 0
         self._process: asyncio.subprocess.Process | None = None
+        self._stopped = False
 
     @property
     def pid(self) -> int:
@@ -125,7 +126,8 @@ class Process:
             process.stdin.write(line_of(message))
 
     def stop(self) -> None:
-        """Have the process stop cleanly."""
+        """Have the process stop cleanly, also one that is being created."""
+        self._stopped = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -163,6 +165,8 @@ class Process:
         )
         self._process = process
         try:
+            if self._stopped:
+                self.stop()  # it reads the end of its input, and ends
             self.send(begin)
             await asyncio.gather(
                 _lines(process.stdout, lambda line: _take(line, received, log)),
@@ -504,9 +508,8 @@ async def supervise(
         manager.ready(f"{len(found)} brokers")
 
     def reload_all() -> None:
-        manager.reloading()
-        _reload(supervisor, given, log, console)
-        manager.ready(f"{options.brokers} brokers")
+        with manager.reloading():
+            _reload(supervisor, given, log, console)
 
     async with contextlib.AsyncExitStack() as stack:
         stopped = stack.enter_context(_stop_signals(supervisor.kill))
